@@ -1,0 +1,8 @@
+"""Keck (Kernel Execution and Correctness checK): the only place where untrusted code runs."""
+
+from __future__ import annotations
+
+from kernelzero.keck.client import CPU_DEVICE, Keck, LocalKeck, open_keck
+from kernelzero.keck.limits import Limits
+
+__all__ = ["CPU_DEVICE", "Keck", "Limits", "LocalKeck", "open_keck"]

@@ -1,0 +1,346 @@
+"""The process that runs one untrusted module: it is handed inputs and gives back raw output, nothing else.
+
+A reference (`Model`, with `get_inputs` and `get_init_inputs`) and a candidate (`ModelNew`) run in the same program,
+each in a process of its own, on messages from the judge: load, inputs, call. Only a candidate is under the rules.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from kernelzero.keck import cost, guard, interpreter, wire
+from kernelzero.keck.ledger import ACTIVE, Violation
+
+_equal = torch.equal
+_seed = torch.default_generator.manual_seed  # torch.manual_seed also queues a call for every GPU, with a stack trace
+_FILE = "module_under_test.py"
+
+
+class _CountOperators(TorchDispatchMode):
+    """Counts what a reference does: one launch an operator that is neither a view nor an empty allocation."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        name = func._schema.name.split("::")[-1]
+        if not guard.is_view(func) and name not in guard.FREE | guard.METADATA:
+            cost.count_operator(ACTIVE.meter, func, args, kwargs or {}, out)
+        return out
+
+
+class Child:
+    """State of one child between messages."""
+
+    def __init__(self, channel: wire.Channel, folder: Path) -> None:
+        self.channel = channel
+        self.folder = folder
+        self.is_candidate = False
+        self.module: Any = None
+        self.model: Any = None
+        self.inputs: list[Any] = []
+        self.before: dict[str, Any] = {}
+        self.settings_before: dict[str, Any] = {}
+
+    def serve(self) -> None:
+        """Answer messages until the judge closes the connection."""
+        while True:
+            message, buffers = self.channel.receive()
+            reply, out = self._answer(message, buffers)
+            self.channel.send(reply, out)
+
+    def _answer(self, message: dict[str, Any], buffers: list[bytearray]) -> tuple[dict[str, Any], list[bytes]]:
+        try:
+            return getattr(self, "do_" + message["op"])(message, buffers)
+        except Exception as error:
+            return self._failure(error), []
+        except BaseException as error:
+            # SystemExit and KeyboardInterrupt of the candidate end its call, not this loop.
+            return self._failure(error), []
+
+    def _failure(self, error: BaseException) -> dict[str, Any]:
+        if os.environ.get("KECK_DEBUG"):
+            traceback.print_exception(error)
+        finding = ACTIVE.finding()
+        if finding:
+            return {"ok": False, "status": finding[0], "reason": one_line(finding[1])}
+        if isinstance(error, SyntaxError):
+            return {"ok": False, "status": "compile_error", "reason": one_line(f"line {error.lineno}: {error.msg}")}
+        if isinstance(error, wire.WireError):
+            status = "rejected" if self.is_candidate else "runtime_error"
+            return {"ok": False, "status": status, "reason": one_line(str(error))}
+        return {"ok": False, "status": "runtime_error", "reason": self._describe(error)}
+
+    def _describe(self, error: BaseException) -> str:
+        where = ""
+        for frame in traceback.extract_tb(error.__traceback__):
+            if frame.filename.endswith(_FILE):
+                where = f" (line {frame.lineno})"
+        text = str(error).strip() if not isinstance(error, KeyError) else str(error)
+        return one_line(f"{type(error).__name__}: {text}" if text else type(error).__name__) + where
+
+    # --- messages ---
+
+    def do_load(self, message: dict[str, Any], buffers: list[bytearray]) -> tuple[dict[str, Any], list[bytes]]:
+        """Import the module, build the model, match its parameters to the given state."""
+        self.is_candidate = message["entry"] == "ModelNew"
+        ACTIVE.full_precision = self.is_candidate and message.get("full_precision", False)
+        self.before, self.settings_before = guard.snapshot(), guard.settings()
+        self.module = self._import(message["source"])
+        entry = getattr(self.module, message["entry"], None)
+        if not isinstance(entry, type) or not issubclass(entry, torch.nn.Module):
+            raise TypeError(f"{message['entry']} is not a class derived from torch.nn.Module")
+        payload = wire.decode(message["tree"], buffers) if "tree" in message else {}
+        init = payload.get("init") if payload else None
+        with self._hosted():
+            if init is None:
+                init = self.module.get_init_inputs() if hasattr(self.module, "get_init_inputs") else []
+            _seed(message["seed"])
+            args, kwargs = _split_init(init)
+            self.model = entry(*args, **kwargs)
+        if not isinstance(self.model, torch.nn.Module):
+            raise TypeError(f"{message['entry']} did not build a torch.nn.Module")
+        how = match_parameters(self.model, payload.get("state") or {}) if payload else "none"
+        self._check()
+        tree, out = wire.encode({"init": list(init) if not isinstance(init, dict) else init, "state": _state(self.model)})
+        return {"ok": True, "parameters": how, "tree": None if self.is_candidate else tree}, (
+            [] if self.is_candidate else out
+        )
+
+    def do_set_state(self, message: dict[str, Any], buffers: list[bytearray]) -> tuple[dict[str, Any], list[bytes]]:
+        """Give the reference other weights."""
+        return {"ok": True, "parameters": match_parameters(self.model, wire.decode(message["tree"], buffers))}, []
+
+    def do_inputs(self, message: dict[str, Any], buffers: list[bytearray]) -> tuple[dict[str, Any], list[bytes]]:
+        """Call `get_inputs` under a seed."""
+        _seed(message["seed"])
+        with self._hosted():
+            values = self.module.get_inputs()
+        if not isinstance(values, list | tuple):
+            raise TypeError("get_inputs does not return a list")
+        tree, out = wire.encode(list(values))
+        return {"ok": True, "tree": tree}, out
+
+    def do_call(self, message: dict[str, Any], buffers: list[bytearray]) -> tuple[dict[str, Any], list[bytes]]:
+        """Run `forward` once and give back what it returned."""
+        inputs = self._place(wire.decode(message["tree"], buffers), message.get("in_place", False))
+        kept = [t.clone() if isinstance(t, torch.Tensor) else t for t in inputs]
+        ACTIVE.meter, ACTIVE.kernel_launches = cost.Meter(), 0
+        _seed(message["seed"])
+        output = self._forward(inputs)
+        if self.is_candidate and message.get("check", True):
+            self._check()
+        self._raise_finding()
+        tree, out = wire.encode(output)
+        facts = {
+            "ok": True,
+            "tree": tree,
+            "mutated": [i for i, (a, b) in enumerate(zip(inputs, kept, strict=True)) if not _same(a, b)],
+            "aliases": _aliases(output, inputs),
+            "kernels": list(ACTIVE.kernels),
+            "kernel_launches": ACTIVE.kernel_launches,
+            "unproduced": _unproduced(output, inputs) if self.is_candidate else [],
+            "launches": ACTIVE.meter.launches,
+            "launch_ms": ACTIVE.meter.launch_seconds * 1e3,
+            "work_ms": ACTIVE.meter.milliseconds,
+        }
+        return facts, out
+
+    def do_perturbed(self, message: dict[str, Any], buffers: list[bytearray]) -> tuple[dict[str, Any], list[bytes]]:
+        """Run `forward` of a fresh copy of the module in which one API gives other values."""
+        payload = wire.decode(message["tree"], buffers)
+        with perturbed(message["apis"]), self._hosted():
+            module = self._import(message["source"])
+            init = module.get_init_inputs() if hasattr(module, "get_init_inputs") else []
+            _seed(message["init_seed"])
+            args, kwargs = _split_init(init)
+            model = module.Model(*args, **kwargs)
+            match_parameters(model, payload["state"])
+            _seed(message["seed"])
+            try:
+                with torch.no_grad():
+                    output = model(*payload["inputs"])
+            except Exception:
+                # An API whose other values break the module does matter.
+                return {"ok": True, "tree": None}, []
+        tree, out = wire.encode(output)
+        return {"ok": True, "tree": tree}, out
+
+    # --- parts ---
+
+    def _import(self, source: str) -> Any:
+        # Triton reads a kernel's source from its file, so there has to be one.
+        path = self.folder / _FILE
+        path.write_text(source, encoding="utf-8")
+        spec = importlib.util.spec_from_file_location("module_under_test", path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["module_under_test"] = module
+        guard.arm(str(self.folder))
+        with self._hosted():
+            spec.loader.exec_module(module)
+        return module
+
+    @contextlib.contextmanager
+    def _hosted(self) -> Any:
+        with guard.HostGuard(pretend=self.is_candidate):
+            yield
+
+    def _place(self, values: list[Any], in_place: bool) -> list[Any]:
+        if in_place and len(values) == len(self.inputs):
+            values = [_overwrite(old, new) for old, new in zip(self.inputs, values, strict=True)]
+        self.inputs = values
+        return values
+
+    def _forward(self, inputs: list[Any]) -> Any:
+        if self.is_candidate:
+            with guard.watched_forward():
+                return self.model(*inputs)
+        with torch.no_grad(), guard.HostGuard(pretend=False), _CountOperators():
+            return self.model(*inputs)
+
+    def _check(self) -> None:
+        if self.is_candidate:
+            interpreter._unpatch()
+            guard.check_unchanged(self.before, self.settings_before)
+        self._raise_finding()
+
+    def _raise_finding(self) -> None:
+        finding = ACTIVE.finding()
+        if finding:
+            raise Violation(finding[1])
+
+
+@contextlib.contextmanager
+def perturbed(names: list[str]) -> Any:
+    """Make an API, under all its given dotted names, return random values of the same shape, dtype and scale."""
+    undo = []
+    for name in names:
+        owner_name, _, attribute = name.rpartition(".")
+        owner: Any = torch
+        for part in owner_name.split(".")[1:]:
+            owner = getattr(owner, part)
+        if isinstance(getattr(owner, attribute), type):
+            owner, attribute = getattr(owner, attribute), "forward"
+        original = getattr(owner, attribute)
+        undo.append((owner, attribute, original))
+        setattr(owner, attribute, lambda *a, _original=original, **k: _randomised(_original(*a, **k)))
+    try:
+        yield
+    finally:
+        for owner, attribute, original in undo:
+            setattr(owner, attribute, original)
+
+
+def _randomised(value: Any) -> Any:
+    generator = torch.Generator().manual_seed(5)
+    if isinstance(value, torch.Tensor) and value.dtype.is_floating_point:
+        noise = torch.randn(value.shape, generator=generator, dtype=torch.float32).to(value.dtype)
+        return noise * (torch.nan_to_num(value).std(correction=0) + 0.1) + torch.nan_to_num(value).mean()
+    if isinstance(value, torch.Tensor) and value.dtype is torch.bool:
+        return torch.randint(0, 2, value.shape, generator=generator).bool()
+    if isinstance(value, torch.Tensor):
+        return value.flatten()[torch.randperm(value.numel(), generator=generator)].reshape(value.shape)
+    if isinstance(value, list | tuple):
+        return tuple(_randomised(item) for item in value)
+    return value
+
+
+def one_line(text: str) -> str:
+    """The text on one line of at most 400 characters."""
+    return " ".join(text.split())[:400] or "no reason was given"
+
+
+def _split_init(init: Any) -> tuple[list[Any], dict[str, Any]]:
+    # KernelBench's get_init_inputs returns a list of arguments; a dictionary is taken as keyword arguments.
+    return ([], init) if isinstance(init, dict) else (list(init), {})
+
+
+def _fits(old: torch.Tensor, new: Any) -> bool:
+    return isinstance(new, torch.Tensor) and old.shape == new.shape and old.dtype == new.dtype and old.stride() == new.stride()
+
+
+def _overwrite(old: Any, new: Any) -> Any:
+    """The new values at the old address, where shapes allow it."""
+    return old.copy_(new) if isinstance(old, torch.Tensor) and _fits(old, new) else new
+
+
+def _same(a: Any, b: Any) -> bool:
+    if not isinstance(a, torch.Tensor):
+        return True
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    if not a.dtype.is_floating_point:
+        return _equal(a, b)
+    return _equal(torch.nan_to_num(a), torch.nan_to_num(b)) and _equal(torch.isnan(a), torch.isnan(b))
+
+
+def _leaves(value: Any) -> list[Any]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if type(value) in (list, tuple) or isinstance(value, tuple):
+        return [leaf for item in tuple(value) for leaf in _leaves(item)]
+    if type(value) is dict:
+        return [leaf for item in value.values() for leaf in _leaves(item)]
+    return []
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _aliases(output: Any, inputs: list[Any]) -> list[int]:
+    taken = {_storage(t) for t in inputs if isinstance(t, torch.Tensor) and t.numel()}
+    return [i for i, leaf in enumerate(_leaves(output)) if leaf.numel() and _storage(leaf) in taken]
+
+
+def _unproduced(output: Any, inputs: list[Any]) -> list[int]:
+    return [i for i, leaf in enumerate(_leaves(output)) if leaf.numel() and not interpreter.is_produced(leaf)]
+
+
+def _state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {name: value.detach() for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
+
+
+def match_parameters(model: torch.nn.Module, state: dict[str, torch.Tensor]) -> str:
+    """Give the model the reference's weights: by name and shape, else by order and shape.
+
+    Returns:
+        "by_name", "by_order", "none" where neither has any, or "same_seed": nothing could be matched, and the model
+        keeps what it drew from the generator under the reference's seed.
+    """
+    own = _state(model)
+    if not state and not own:
+        return "none"
+    if own.keys() >= state.keys() and all(own[name].shape == value.shape for name, value in state.items()):
+        pairs, how = [(own[name], value) for name, value in state.items()], "by_name"
+    elif len(own) == len(state) and all(
+        a.shape == b.shape and a.dtype == b.dtype for a, b in zip(own.values(), state.values(), strict=True)
+    ):
+        pairs, how = list(zip(own.values(), state.values(), strict=True)), "by_order"
+    else:
+        return "same_seed"
+    with torch.no_grad():
+        for target, value in pairs:
+            target.copy_(value)
+    return how
+
+
+def main(channel: wire.Channel, folder: Path) -> None:
+    """Run a child to its end; returns only when the judge hangs up."""
+    devnull = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1) if os.environ.get('KECK_DEBUG') else (0, 1, 2):
+        os.dup2(devnull, fd)
+    with contextlib.suppress(wire.PeerGone):
+        Child(channel, folder).serve()

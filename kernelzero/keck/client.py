@@ -1,0 +1,224 @@
+"""Keck as the rest of KernelZero sees it: one small protocol, and an implementation on this machine's processors."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+from kernelzero.errors import InfrastructureError, UsageError
+from kernelzero.keck.limits import Limits
+from kernelzero.records import Candidate, GateReport, Status, Task, Verdict
+
+CPU_DEVICE = "cpu (triton interpreter)"
+_RETRIES = 1
+
+
+class Keck(Protocol):
+    """Judges kernels and examines modules. Answers come as they are finished, each with the index of its question."""
+
+    def judge(self, jobs: Sequence[tuple[Task, Candidate]], *, timed: bool = True) -> Iterator[tuple[int, Verdict]]:
+        """Verdicts on candidates, each for its task."""
+        ...
+
+    def examine(self, jobs: Sequence[tuple[Task, Sequence[str]]]) -> Iterator[tuple[int, GateReport]]:
+        """Whether modules can be tasks; each with the dotted torch names that have to affect its output."""
+        ...
+
+    def close(self) -> None:
+        """Stop everything that was started."""
+        ...
+
+
+class LocalKeck:
+    """Keck on this machine's CPU: `workers` judges, started in a program of their own on first use.
+
+    Use as a context manager, or call `close`. One `judge` or `examine` runs at a time.
+    """
+
+    def __init__(self, workers: int | None = None, limits: Limits | None = None) -> None:
+        if sys.platform != "linux":
+            raise UsageError("judging kernels needs Linux (Triton and process isolation); other commands work here")
+        self.workers = workers or len(os.sched_getaffinity(0))
+        self.limits = limits or Limits()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._sockets: list[socket.socket] = []
+
+    def __enter__(self) -> LocalKeck:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def judge(self, jobs: Sequence[tuple[Task, Candidate]], *, timed: bool = True) -> Iterator[tuple[int, Verdict]]:
+        """Verdicts as they are finished. Work that a fault of Keck interrupts is tried once more."""
+        messages = [
+            {"op": "judge", "task": task.to_json(), "candidate": candidate.to_json(), "timed": timed}
+            for task, candidate in jobs
+        ]
+        for index, reply in self._ask_all(messages, [task.source for task, _ in jobs]):
+            yield index, _verdict(reply, jobs[index][1], timed)
+
+    def examine(self, jobs: Sequence[tuple[Task, Sequence[str]]]) -> Iterator[tuple[int, GateReport]]:
+        """Reports as they are finished."""
+        messages = [{"op": "examine", "task": task.to_json(), "apis": [[a] for a in apis]} for task, apis in jobs]
+        for index, reply in self._ask_all(messages, [task.source for task, _ in jobs]):
+            yield index, _report(reply)
+
+    def close(self) -> None:
+        """Stop the judges and all that they run."""
+        for sock in self._sockets:
+            sock.close()
+        self._sockets = []
+        if self._process is not None:
+            try:
+                self._process.wait(timeout=3)
+            except subprocess.TimeoutExpired:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.wait()
+            self._process = None
+
+    # --- inside ---
+
+    def _start(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            return
+        self.close()
+        pairs = [socket.socketpair() for _ in range(self.workers)]
+        theirs = [b.fileno() for _, b in pairs]
+        command = [sys.executable, "-m", "kernelzero.keck.server", "--fds", ",".join(map(str, theirs))]
+        command += ["--limits", json.dumps(self.limits.to_json())]
+        self._process = subprocess.Popen(
+            command, pass_fds=theirs, stdin=subprocess.DEVNULL, stdout=sys.stderr, start_new_session=True, env=_environment()
+        )
+        for _, b in pairs:
+            b.close()
+        self._sockets = [a for a, _ in pairs]
+
+    def _ask_all(self, messages: list[dict[str, Any]], sources: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+        if not messages:
+            return
+        self._start()
+        finished = False
+        try:
+            yield from _Dispatch(self._sockets, messages, sources).run()
+            finished = True
+        finally:
+            if not finished:
+                # Answers still on their way would be taken for answers to the next questions.
+                self.close()
+
+
+class _Dispatch:
+    """Hands questions to judges, those about one task to the same judge where that keeps nobody idle."""
+
+    def __init__(self, sockets: list[socket.socket], messages: list[dict[str, Any]], sources: list[str]) -> None:
+        from kernelzero.keck import wire
+
+        self.wire = wire
+        self.channels = [wire.Channel(sock) for sock in sockets]
+        self.messages = messages
+        self.tries = [0] * len(messages)
+        self.waiting: dict[str, list[int]] = {}
+        for index, source in enumerate(sources):
+            self.waiting.setdefault(source, []).append(index)
+        self.sources = sources
+        self.owner: dict[str, int] = {}
+        self.busy: dict[int, int] = {}
+
+    def run(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield (index, reply) until every question is answered."""
+        selector = selectors.DefaultSelector()
+        for number, channel in enumerate(self.channels):
+            selector.register(channel.sock, selectors.EVENT_READ, number)
+            self._give(number)
+        while self.busy:
+            for key, _ in selector.select():
+                number = key.data
+                index = self.busy.pop(number, None)
+                reply = self._receive(number)
+                if index is None:
+                    continue
+                if "broken" in reply and self.tries[index] <= _RETRIES:
+                    self.waiting.setdefault(self.sources[index], []).append(index)
+                    self._give(number)
+                    continue
+                self._give(number)
+                yield index, reply
+
+    def _receive(self, number: int) -> dict[str, Any]:
+        try:
+            return self.channels[number].receive()[0]
+        except self.wire.PeerGone:
+            raise InfrastructureError("Keck stopped; see its messages above") from None
+
+    def _give(self, number: int) -> None:
+        source = self._choose(number)
+        if source is None:
+            return
+        index = self.waiting[source].pop(0)
+        if not self.waiting[source]:
+            del self.waiting[source]
+        self.tries[index] += 1
+        self.busy[number] = index
+        self.channels[number].send(self.messages[index])
+
+    def _choose(self, number: int) -> str | None:
+        """A task of this judge's own, else one that nobody has, else the longest queue."""
+        mine = next((s for s in self.waiting if self.owner.get(s) == number), None)
+        fresh = next((s for s in self.waiting if s not in self.owner), None)
+        chosen = mine or fresh or max(self.waiting, key=lambda s: len(self.waiting[s]), default=None)
+        if chosen is not None:
+            self.owner.setdefault(chosen, number)
+        return chosen
+
+
+def _environment() -> dict[str, str]:
+    keep = {k: v for k, v in os.environ.items() if not k.startswith(("TRITON_", "TORCH_", "PYTORCH_"))}
+    path = os.pathsep.join(p for p in sys.path if p)
+    return keep | {
+        "OMP_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "TRITON_DEFAULT_FP_FUSION": "1",
+        "PYTHONPATH": path,
+        "PYTHONWARNINGS": "ignore",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+
+
+def _verdict(reply: dict[str, Any], candidate: Candidate, timed: bool) -> Verdict:
+    if "verdict" in reply:
+        return Verdict.from_json(reply["verdict"])
+    reason = reply.get("refused") or reply.get("broken") or "no answer"
+    return Verdict(
+        Status.INFRA_ERROR, " ".join(reason.split()), device=CPU_DEVICE, backend=candidate.backend, timed=timed
+    )
+
+
+def _report(reply: dict[str, Any]) -> GateReport:
+    if "report" not in reply:
+        reason = reply.get("broken") or reply.get("refused") or "no answer"
+        return GateReport(valid=None, gate="infrastructure", reason=" ".join(reason.split()))
+    report = reply["report"]
+    return GateReport(report["ok"], report["gate"], report["reason"], report["launch_bound"], report["work_ms"])
+
+
+def open_keck(device: str = "cpu", workers: int | None = None, limits: Limits | None = None) -> LocalKeck:
+    """Keck for a device.
+
+    Raises:
+        UsageError: for a device that it cannot judge on.
+    """
+    if device != "cpu":
+        raise UsageError(f"device {device!r}: kernels are judged on the CPU (Triton's interpreter) in this version")
+    return LocalKeck(workers, limits)

@@ -1,0 +1,307 @@
+"""Rules inside a candidate's process: what runs during `forward` decides, not what the text says.
+
+Three watchers, all sticky (see ledger.py): a dispatch mode that sees every operator, from Python or C++, and lets only
+allocation, views, layout copies and casts through; a function mode that sees data leave for the host and lets
+GPU-minded code believe that its tensors are on a GPU; an audit hook that sees processes, threads, sockets, files and frames.
+Beside them, a comparison of global state before and after. A process cannot be kept from lying about itself: these
+catch what is written in Python, rules.py refuses the ways around them, and the answer is never here to be stolen.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import triton
+import triton.language
+import triton.testing
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from kernelzero.keck import cost, interpreter
+from kernelzero.keck.ledger import ACTIVE, Violation
+
+ALLOCATIONS = frozenset(
+    "empty empty_like empty_strided new_empty new_empty_strided zeros zeros_like new_zeros ones ones_like new_ones "
+    "full full_like new_full scalar_tensor arange empty_permuted".split()
+)
+"""Operators that make a tensor out of no tensor's values."""
+COPIES = frozenset("_to_copy clone copy_ contiguous fill_ zero_ _reshape_copy lift_fresh_copy detach_copy".split())
+"""Layout copies, casts and constant fills: they move values and compute none."""
+METADATA = frozenset(
+    "size stride storage_offset numel dim is_contiguous sym_size sym_stride sym_numel sym_storage_offset is_pinned "
+    "is_same_size _local_scalar_dense item is_nonzero set_data _version resize_".split()
+)
+FREE = frozenset("empty empty_like empty_strided new_empty new_empty_strided empty_permuted".split())
+"""Allocations that launch nothing."""
+_POISON_INT = 0x5A
+
+
+def is_view(func: Any) -> bool:
+    """Whether the operator returns an alias of an argument without writing to it."""
+    returns = func._schema.returns
+    return bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
+
+
+class OperatorGuard(TorchDispatchMode):
+    """Denies compute operators inside `forward`, counts the rest, tracks what kernels produced, poisons allocations."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Otherwise the first operator imports all of torch's compiler, seconds in every child.
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """See every operator that reaches a device."""
+        kwargs = kwargs or {}
+        namespace, _, name = func._schema.name.partition("::")
+        if namespace in ("aten", "prim") and (is_view(func) or name in METADATA):
+            if name in ("_local_scalar_dense", "item", "is_nonzero"):
+                _check_scalar_read(args[0])
+            return func(*args, **kwargs)
+        if namespace != "aten" or name not in ALLOCATIONS | COPIES:
+            raise ACTIVE.violate(f"PyTorch computes inside forward: {namespace}::{name}")
+        if name in COPIES:
+            _check_narrowing(func, args, kwargs)
+        out = func(*args, **kwargs)
+        _account(func, name, args, kwargs, out)
+        return out
+
+
+def _check_scalar_read(tensor: torch.Tensor) -> None:
+    if tensor.untyped_storage().nbytes() > 16 * tensor.element_size():
+        raise ACTIVE.violate("values of a tensor are read on the host inside forward")
+
+
+def _check_narrowing(func: Any, args: Any, kwargs: Any) -> None:
+    name = func._schema.name
+    source = args[1] if name.endswith("copy_") and len(args) > 1 else args[0]
+    target = args[0].dtype if name.endswith("copy_") else kwargs.get("dtype") or args[0].dtype
+    if isinstance(source, torch.Tensor) and source.dtype in (torch.float32, torch.float64):
+        if target.is_floating_point and target.itemsize < 4:
+            ACTIVE.narrowed(f"{source.dtype} is cast to {target}")
+
+
+def _account(func: Any, name: str, args: Any, kwargs: Any, out: Any) -> None:
+    if name in FREE:
+        _poison(out)
+    else:
+        cost.count_operator(ACTIVE.meter, func, args, kwargs, out)
+    if name in COPIES and isinstance(out, torch.Tensor):
+        sources = [t for t in args if isinstance(t, torch.Tensor)][1 if name == "copy_" else 0 :]
+        if any(interpreter.is_produced(t) for t in sources):
+            interpreter.mark_produced(out)
+    _KEEP_ALIVE.append(out)
+
+
+_KEEP_ALIVE: list[Any] = []
+"""Everything allocated in this call: a freed address must not lend its record to a later tensor."""
+
+
+def _poison(tensor: torch.Tensor) -> None:
+    """Fill uninitialised memory with a value that no answer has, so that stale memory cannot pass."""
+    storage = tensor.untyped_storage()
+    if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
+        torch.as_strided(tensor, (storage.nbytes() // tensor.element_size(),), (1,), 0).fill_(float("nan"))
+    else:
+        storage.fill_(_POISON_INT if tensor.dtype is not torch.bool else 1)
+
+
+# --- the host side ---------------------------------------------------------------------------------------------------
+
+_T = torch.Tensor
+_HOST_READS = {
+    _T.numpy, _T.tolist, _T.__array__, _T.__dlpack__, _T.untyped_storage, _T.storage, _T.__reduce_ex__,
+}  # fmt: skip
+_GPU_DEVICE = torch.device("cuda", 0)
+_IS_CUDA, _DEVICE = _T.is_cuda.__get__, _T.device.__get__  # type: ignore[attr-defined]
+
+
+class HostGuard(TorchFunctionMode):
+    """Denies reading tensors on the host inside `forward`; lets code written for a GPU run here.
+
+    With `pretend`, tensors say that they are on a GPU, as a kernel's own checks expect. References do not need that,
+    and PyTorch's own code would take it at its word.
+    """
+
+    def __init__(self, pretend: bool) -> None:
+        super().__init__()
+        self.pretend = pretend
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """See every call of torch's Python interface."""
+        kwargs = kwargs or {}
+        if ACTIVE.in_forward and func in _HOST_READS:
+            raise ACTIVE.violate(f"a tensor's data is taken to the host inside forward: {func.__name__}")
+        if self.pretend and func is _IS_CUDA:
+            return True
+        if self.pretend and func is _DEVICE:
+            return _GPU_DEVICE
+        if func is _T.cuda:
+            return args[0]
+        args, kwargs = _on_cpu(args), {k: _cpu_device(v) if k == "device" else v for k, v in kwargs.items()}
+        return func(*args, **kwargs)
+
+
+def _on_cpu(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(_cpu_device(a) if isinstance(a, torch.device | str) else a for a in args)
+
+
+def _cpu_device(value: Any) -> Any:
+    if isinstance(value, torch.device) and value.type == "cuda":
+        return torch.device("cpu")
+    if isinstance(value, str) and (value == "cuda" or value.startswith("cuda:")):
+        return "cpu"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return "cpu"
+    return value
+
+
+# --- processes, threads, files ---------------------------------------------------------------------------------------
+
+_DENIED_EVENTS = (
+    "os.fork", "os.forkpty", "os.exec", "os.posix_spawn", "os.spawn", "os.system", "os.kill", "os.killpg", "subprocess.Popen", "socket.",
+    "sys._current_frames", "gc.get_", "_thread.start_new_thread", "sys.settrace", "sys.setprofile",
+    "os.remove", "os.rename", "os.rmdir", "os.chmod", "os.chown", "os.link", "os.symlink", "os.truncate", "os.mkdir",
+    "shutil.", "signal.pthread_kill", "mmap.__new__", "ctypes.dlopen", "ctypes.dlsym", "ctypes.cdata", "ctypes.string_at",
+    "ctypes.addressof", "ctypes.call_function", "pty.spawn", "os.chdir", "sys.addaudithook", "pickle.find_class",
+)  # fmt: skip
+_FROM_CANDIDATE = ("exec", "compile", "sys._getframe", "object.__setattr__", "object.__delattr__", "marshal.loads")
+_armed = False
+
+
+def _audit(event: str, arguments: tuple[Any, ...]) -> None:
+    if not _armed:
+        return
+    if event == "open":
+        _check_open(*arguments[:3])
+    elif event.startswith(_DENIED_EVENTS) and not _inside_folder(event, arguments):
+        raise ACTIVE.violate(f"the candidate reaches outside of its kernel: {event}")
+    elif event in _FROM_CANDIDATE and _called_from(_folder):
+        raise ACTIVE.violate(f"the candidate reaches outside of its kernel: {event}")
+
+
+_folder = "/nonexistent"
+
+
+def _inside_folder(event: str, arguments: tuple[Any, ...]) -> bool:
+    if event not in ("os.mkdir", "os.remove", "os.rename", "os.rmdir"):
+        return False
+    return all(os.path.realpath(os.fsdecode(a)).startswith(_folder) for a in arguments if isinstance(a, str | bytes))
+
+
+_looking = False
+
+
+def _called_from(folder: str) -> bool:
+    global _looking
+    if _looking:
+        # Looking at the caller's frame is itself an audited event.
+        return False
+    _looking = True
+    try:
+        return sys._getframe(2).f_code.co_filename.startswith(folder)
+    finally:
+        _looking = False
+
+
+def _check_open(path: Any, mode: Any, flags: Any) -> None:
+    if isinstance(path, int):
+        return
+    text = os.path.realpath(os.fsdecode(path))
+    writes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+    if writes and not text.startswith(_folder) and text != os.devnull:
+        raise ACTIVE.violate(f"the candidate writes a file outside of its folder: {os.path.basename(text)}")
+    if not text.startswith(_READABLE) and not text.startswith(_folder):
+        raise ACTIVE.violate(f"the candidate reads a file: {os.path.basename(text)}")
+
+
+_READABLE = tuple(
+    os.path.realpath(p) + os.sep
+    for p in {sys.prefix, sys.base_prefix, *(p for p in sys.path if p), os.path.dirname(torch.__file__)}
+) + ("/usr/", "/lib", "/etc/localtime", "/dev/null", "/dev/urandom", "/sys/devices/system/cpu")
+
+
+def arm(folder: str) -> None:
+    """Turn the audit hook on, for good. `folder` is the child's private folder."""
+    global _armed, _folder
+    if not _armed:
+        _folder = os.path.realpath(folder)
+        sys.addaudithook(_audit)
+        _armed = True
+
+
+# --- global state ----------------------------------------------------------------------------------------------------
+
+_WATCHED: tuple[Any, ...] = (
+    torch, torch.Tensor, torch._C.TensorBase, torch.cuda, torch.cuda.Event, F, torch.nn.Module, torch.nn.Linear, torch.testing, torch.autograd,
+    torch.linalg, torch.utils, torch.random, time, builtins, triton, triton.language.core, triton.testing,
+    triton.runtime.jit, triton.runtime.jit.JITFunction, sys, os, contextlib,
+)  # fmt: skip
+_NOISY = {"_", "last_type", "last_value", "last_traceback", "last_exc", "__warningregistry__", "path_importer_cache"}
+
+
+def snapshot() -> dict[str, Any]:
+    """Identity of every public callable of the watched modules and classes, and global settings by value."""
+    state: dict[str, Any] = {}
+    for owner in _WATCHED:
+        for name, value in list(vars(owner).items()):
+            if name not in _NOISY and (callable(value) or isinstance(value, property)):
+                state[f"{getattr(owner, '__name__', owner)}.{name}"] = value
+    return state
+
+
+def settings() -> dict[str, Any]:
+    """Global settings whose change would leak into what is measured next."""
+    return {
+        "default dtype": torch.get_default_dtype(),
+        "number of threads": torch.get_num_threads(),
+        "matmul precision": torch.get_float32_matmul_precision(),
+        "TF32 in matmul": torch.backends.cuda.matmul.allow_tf32,
+        "TF32 in cuDNN": torch.backends.cudnn.allow_tf32,
+        "cuDNN": torch.backends.cudnn.enabled,
+        "cuDNN benchmark": torch.backends.cudnn.benchmark,
+        "cuDNN determinism": torch.backends.cudnn.deterministic,
+        "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
+        "recursion limit": sys.getrecursionlimit(),
+    }
+
+
+def check_unchanged(before: dict[str, Any], settings_before: dict[str, Any]) -> None:
+    """Record a violation when something global was replaced or set.
+
+    New names are allowed (torch imports parts of itself late); a name that means something else is not.
+    """
+    for name, old in settings_before.items():
+        if settings()[name] != old:
+            raise ACTIVE.violate(f"global state was changed: {name}")
+    now = snapshot()
+    for name, old in before.items():
+        if now.get(name) is not old:
+            raise ACTIVE.violate(f"global state was changed: {name} was replaced")
+
+
+# --- one call --------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def watched_forward() -> Iterator[None]:
+    """The rules of `forward`: enter, run the candidate, leave."""
+    interpreter.forget_produced()
+    _KEEP_ALIVE.clear()
+    ACTIVE.in_forward = True
+    try:
+        with torch.no_grad(), HostGuard(pretend=True), OperatorGuard():
+            yield
+    finally:
+        ACTIVE.in_forward = False
+
+
+__all__ = ["HostGuard", "OperatorGuard", "Violation", "arm", "check_unchanged", "settings", "snapshot", "watched_forward"]

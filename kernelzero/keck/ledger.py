@@ -1,0 +1,81 @@
+"""What was observed of a child while it ran: sticky, so that code which swallows an exception hides nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kernelzero.keck.cost import Meter
+
+
+class Violation(BaseException):
+    """A rule was broken. Not an Exception, so that `except Exception` does not swallow it."""
+
+
+class Unsupported(BaseException):
+    """This device cannot judge what the candidate does."""
+
+
+class KernelFault(Exception):
+    """A kernel did something that is wrong on every device, such as an access outside its tensors."""
+
+
+class CompileFault(Exception):
+    """A kernel does not compile."""
+
+
+@dataclass
+class Ledger:
+    """Observations of one child; the first of each kind is the one that is reported."""
+
+    violations: list[str] = field(default_factory=list)
+    unsupported: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    compile_faults: list[str] = field(default_factory=list)
+    kernels: list[str] = field(default_factory=list)
+    meter: Meter = field(default_factory=Meter)
+    in_forward: bool = False
+    full_precision: bool = False
+    """Whether the task is float32 or wider throughout, so that narrower arithmetic breaks a rule."""
+    kernel_launches: int = 0
+    """Launches of the candidate's own kernels in this call."""
+
+    def violate(self, reason: str) -> Violation:
+        """Record a broken rule and give the exception to raise."""
+        self.violations.append(reason)
+        return Violation(reason)
+
+    def cannot(self, reason: str) -> Unsupported:
+        """Record that this device cannot judge the candidate and give the exception to raise."""
+        self.unsupported.append(reason)
+        return Unsupported(reason)
+
+    def narrowed(self, what: str) -> None:
+        """Record a cast to fewer than 32 bits; a broken rule inside a float32 task."""
+        if self.full_precision:
+            raise self.violate(f"reduced precision inside a float32 task: {what}")
+
+    def fault(self, reason: str) -> KernelFault:
+        """Record a fault inside a kernel and give the exception to raise."""
+        self.faults.append(reason)
+        return KernelFault(reason)
+
+    def compile_fault(self, reason: str) -> CompileFault:
+        """Record a kernel that does not compile and give the exception to raise."""
+        self.compile_faults.append(reason)
+        return CompileFault(reason)
+
+    def finding(self) -> tuple[str, str] | None:
+        """(status, reason) of the gravest observation, None where there is none."""
+        for status, reasons in (
+            ("rejected", self.violations),
+            ("unsupported", self.unsupported),
+            ("compile_error", self.compile_faults),
+            ("runtime_error", self.faults),
+        ):
+            if reasons:
+                return status, reasons[0]
+        return None
+
+
+ACTIVE = Ledger()
+"""The ledger of this process. A child runs exactly one module, so one is enough."""

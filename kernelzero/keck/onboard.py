@@ -1,0 +1,313 @@
+"""A task is taken on once: its reference is run on inputs that the judge chose, and the answers stay with the judge.
+
+Besides what `get_inputs` gives under several seeds there are inputs that it does not give: a hundred times larger, and
+with other signs. Two well-chosen inputs catch most of what random ones miss. Weights that are constant after
+construction (biases of zero, scales of one) are moved a little, or a kernel could leave them out unseen.
+A task whose answer can be had without looking (zeros, the mean, the input, the answer to other inputs) is judged by
+a scale-aware criterion, or refused as degenerate. Rule on modes: modules are judged as constructed, in training mode
+as KernelBench does, so BatchNorm uses batch statistics; an output that depends on the generator (dropout) is refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from kernelzero.keck import wire
+from kernelzero.keck.compare import ABSOLUTE, SCALED, Criterion, difference
+from kernelzero.keck.limits import Limits
+from kernelzero.keck.zygote import ChildHandle, Zygote
+
+SEEDS = 8
+"""Distinct draws of `get_inputs`, where memory allows."""
+STRESS_FACTORS = (100.0, 10.0)
+INIT_SEED = 20_260_329
+"""Seed before a model is built, the same for reference and candidate."""
+FORWARD_SEED = 7
+
+
+class TaskRefused(Exception):
+    """The reference cannot serve as a task."""
+
+    def __init__(self, kind: str, reason: str) -> None:
+        super().__init__(reason)
+        self.kind, self.reason = kind, reason
+        """kind: "runs", "time", "finite", "deterministic" or "degenerate"."""
+
+
+@dataclass
+class Case:
+    """One input with its answer."""
+
+    tree: Any
+    buffers: list[bytes]
+    expected: Any
+    criterion: Criterion
+    mutated: list[int]
+    aliases: list[int]
+    label: str
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return sum(len(b) for b in self.buffers) + _nbytes(self.expected)
+
+
+@dataclass
+class Reference:
+    """A task that was taken on."""
+
+    init: Any
+    state: dict[str, torch.Tensor]
+    cases: list[Case]
+    criterion: Criterion
+    work_ms: float
+    launch_ms: float
+    launches: int
+    full_precision: bool
+    weights_moved: bool
+    seconds: float = 0.0
+    notes: list[str] = field(default_factory=list)
+
+    def load_payload(self) -> tuple[Any, list[bytes]]:
+        """What a candidate is given to build its model: constructor arguments and weights."""
+        return wire.encode({"init": self.init, "state": self.state})
+
+
+def take_on(source: str, zygote: Zygote, limits: Limits, *, move_weights: bool = True) -> Reference:
+    """Run a reference in a child of its own and collect its answers.
+
+    Raises:
+        TaskRefused: when it does not run, is not finite or deterministic, or is degenerate.
+    """
+    started = time.monotonic()
+    child = zygote.spawn(limits.memory_bytes, limits.cpu_s)
+    try:
+        reference = _collect(Asker(child, started + limits.timeout_s), source, limits, move_weights)
+    finally:
+        child.end()
+    reference.seconds = time.monotonic() - started
+    return reference
+
+
+class Asker:
+    """Puts questions to a reference child; whatever it cannot answer refuses the task."""
+
+    def __init__(self, child: ChildHandle, deadline: float) -> None:
+        self.child, self.deadline = child, deadline
+
+    def __call__(self, message: dict[str, Any], buffers: list[bytes] | None = None) -> tuple[dict[str, Any], list[bytearray]]:
+        try:
+            reply, out = self.child.ask(message, buffers, deadline=self.deadline)
+        except wire.DeadlinePassed:
+            raise TaskRefused("time", f"the reference did not finish in time ({message['op']})") from None
+        except wire.PeerGone:
+            self.child.end(grace_s=0.05)
+            raise TaskRefused("runs", f"the reference died: {self.child.how_it_ended()}") from None
+        except wire.WireError as error:
+            raise TaskRefused("runs", f"the reference cannot be used: {error}") from None
+        if not reply["ok"]:
+            raise TaskRefused("runs", f"the reference fails: {reply['reason']}")
+        return reply, out
+
+
+def _collect(ask: Asker, source: str, limits: Limits, move_weights: bool) -> Reference:
+    reply, buffers = ask({"op": "load", "entry": "Model", "source": source, "seed": INIT_SEED})
+    built = wire.decode(reply["tree"], buffers)
+    state, moved = _moved(built["state"]) if move_weights else (built["state"], False)
+    if moved:
+        ask({"op": "set_state", "tree": (encoded := wire.encode(state))[0]}, encoded[1])
+    first, facts = _draw(ask, 0)
+    _require_finite(first)
+    _require_deterministic(ask, first)
+    count = max(3, min(SEEDS, (limits.case_mib << 20) // max(first.nbytes, 1)))
+    cases = [first, *(_draw(ask, i)[0] for i in range(1, count))]
+    criterion = choose_criterion(cases)
+    cases = [dataclasses.replace(case, criterion=criterion) for case in cases]
+    values = [wire.decode(first.tree, _copies(first.buffers)), first.expected, list(state.values())]
+    return Reference(
+        init=built["init"],
+        state=state,
+        cases=cases + list(_stress_cases(ask, cases)),
+        criterion=criterion,
+        work_ms=facts["work_ms"],
+        launch_ms=facts["launch_ms"],
+        launches=facts["launches"],
+        full_precision=all(t.dtype.itemsize >= 4 for t in tensors(values) if t.dtype.is_floating_point),
+        weights_moved=moved,
+    )
+
+
+def _draw(ask: Asker, index: int) -> tuple[Case, dict[str, Any]]:
+    reply, buffers = ask({"op": "inputs", "seed": 1000 + index})
+    return _answer(ask, reply["tree"], [bytes(b) for b in buffers], ABSOLUTE, f"seed {index}")
+
+
+def _answer(
+    ask: Asker, tree: Any, buffers: list[bytes], criterion: Criterion, label: str, seed: int = FORWARD_SEED
+) -> tuple[Case, dict[str, Any]]:
+    facts, out = ask({"op": "call", "tree": tree, "seed": seed}, buffers)
+    expected = wire.decode(facts["tree"], out)
+    return Case(tree, buffers, expected, criterion, facts["mutated"], facts["aliases"], label), facts
+
+
+def tensors(value: Any) -> list[torch.Tensor]:
+    """All tensors of a nested structure, in order."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, list | tuple):
+        return [t for item in value for t in tensors(item)]
+    if isinstance(value, dict):
+        return [t for item in value.values() for t in tensors(item)]
+    return []
+
+
+def _nbytes(value: Any) -> int:
+    return sum(t.numel() * t.element_size() for t in tensors(value))
+
+
+def _copies(buffers: list[bytes]) -> list[bytearray]:
+    return [bytearray(b) for b in buffers]
+
+
+def _moved(state: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], bool]:
+    """Constant float weights with noise: zeros become small, others change by up to a quarter and keep their sign."""
+    generator = torch.Generator().manual_seed(INIT_SEED)
+    moved, any_moved = {}, False
+    for name, value in state.items():
+        moved[name] = value
+        if value.dtype.is_floating_point and value.numel() and bool((value == value.flatten()[0]).all()):
+            noise = torch.rand(value.shape, generator=generator, dtype=torch.float32)
+            constant = float(value.flatten()[0])
+            changed = 0.2 * (noise - 0.5) if constant == 0 else constant * (0.75 + 0.5 * noise)
+            moved[name], any_moved = changed.to(value.dtype), True
+    return moved, any_moved
+
+
+def _require_finite(case: Case) -> None:
+    # Honest infinities and NaN exist (a masked softmax), but an output that is nothing else says nothing.
+    outputs = [t for t in tensors(case.expected) if t.numel()]
+    if not outputs:
+        raise TaskRefused("runs", "the reference returns no tensor")
+    floats = [t for t in outputs if t.dtype.is_floating_point]
+    if floats and not any(bool(torch.isfinite(t).any()) for t in floats):
+        raise TaskRefused("finite", "no value of the reference's output is finite")
+
+
+def _require_deterministic(ask: Asker, case: Case) -> None:
+    again, _ = _answer(ask, case.tree, case.buffers, ABSOLUTE, "", seed=FORWARD_SEED + 1)
+    for a, b in zip(tensors(again.expected), tensors(case.expected), strict=False):
+        if a.shape != b.shape or not torch.equal(torch.nan_to_num(a), torch.nan_to_num(b)):
+            reason = "the reference gives two answers to one input (dropout or another random operator left on?)"
+            raise TaskRefused("deterministic", reason)
+
+
+def _stress_cases(ask: Asker, cases: list[Case]) -> Iterator[Case]:
+    for factor in STRESS_FACTORS:
+        case = _stress(ask, cases[0], lambda t, f=factor: t * f, SCALED, f"inputs times {factor:g}")
+        if case:
+            yield case
+            break
+    case = _stress(ask, cases[1], _other_signs, cases[1].criterion, "inputs with other signs")
+    if case:
+        yield case
+
+
+def _other_signs(value: torch.Tensor) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(INIT_SEED)
+    signs = torch.randint(0, 2, value.shape, generator=generator) * 2 - 1
+    return value * signs.to(value.dtype)
+
+
+def _stress(ask: Asker, case: Case, change: Any, criterion: Criterion, label: str) -> Case | None:
+    """The case with changed floating-point inputs; None where the reference itself has no finite answer there."""
+    inputs = wire.decode(case.tree, _copies(case.buffers))
+    if not any(t.dtype.is_floating_point for t in tensors(inputs)):
+        return None
+    changed = [_change(item, change) for item in inputs]
+    tree, buffers = wire.encode(changed)
+    try:
+        stressed, _ = _answer(ask, tree, buffers, criterion, label)
+    except TaskRefused as refusal:
+        if refusal.kind == "runs" and not ask.child.ended:
+            return None
+        raise
+    finite = all(bool(torch.isfinite(t).all()) for t in tensors(stressed.expected) if t.dtype.is_floating_point)
+    return stressed if finite and choose_or_none([stressed]) is not None else None
+
+
+def _change(value: Any, change: Any) -> Any:
+    if isinstance(value, torch.Tensor) and value.dtype.is_floating_point:
+        result = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype) if _dense(value) else None
+        return result.copy_(change(value)) if result is not None else change(value)
+    if isinstance(value, list | tuple):
+        return type(value)(_change(item, change) for item in value)
+    return value
+
+
+def _dense(value: torch.Tensor) -> bool:
+    return value.numel() > 0 and 1 + sum((n - 1) * s for n, s in zip(value.shape, value.stride(), strict=True)) == value.numel()
+
+
+# --- answers that know nothing -----------------------------------------------------------------------------------------
+
+
+def choose_criterion(cases: list[Case]) -> Criterion:
+    """The weakest criterion that no null candidate passes.
+
+    Raises:
+        TaskRefused: when one passes even the scale-aware one.
+    """
+    found = choose_or_none(cases)
+    if found is None:
+        name = next(n for n, answers in null_candidates(cases).items() if _passes(answers, cases, SCALED))
+        raise TaskRefused("degenerate", f"the task is degenerate: {name} passes as an answer")
+    return found
+
+
+def choose_or_none(cases: list[Case]) -> Criterion | None:
+    """Like `choose_criterion`, None where there is none."""
+    for criterion in (ABSOLUTE, SCALED):
+        if not any(_passes(answers, cases, criterion) for answers in null_candidates(cases).values()):
+            return criterion
+    return None
+
+
+def null_candidates(cases: list[Case]) -> dict[str, list[Any]]:
+    """Answers made without computing: name → one answer per case."""
+    nulls: dict[str, list[Any]] = {
+        "zeros": [_map(c.expected, torch.zeros_like) for c in cases],
+        "the mean": [_map(c.expected, _constant_mean) for c in cases],
+    }
+    if len(cases) > 1:
+        nulls["the answer to other inputs"] = [cases[i - 1].expected for i in range(len(cases))]
+    first = [next(iter(tensors(wire.decode(c.tree, _copies(c.buffers)))), None) for c in cases]
+    if all(isinstance(c.expected, torch.Tensor) for c in cases) and first[0] is not None:
+        nulls["the input"] = first
+    return nulls
+
+
+def _constant_mean(value: torch.Tensor) -> torch.Tensor:
+    if not value.dtype.is_floating_point:
+        return value.flatten()[0].expand(value.shape) if value.numel() else value
+    finite = value[torch.isfinite(value)]
+    return torch.full_like(value, float(finite.double().mean()) if finite.numel() else 0.0)
+
+
+def _map(value: Any, function: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return function(value)
+    if isinstance(value, list | tuple):
+        return [_map(item, function) for item in value]
+    if isinstance(value, dict):
+        return {key: _map(item, function) for key, item in value.items()}
+    return value
+
+
+def _passes(answers: list[Any], cases: list[Case], criterion: Criterion) -> bool:
+    return all(difference(a, c.expected, criterion) is None for a, c in zip(answers, cases, strict=True))

@@ -1,0 +1,203 @@
+"""The process that forks children: torch and Triton loaded, nothing else in it, no answer ever in its memory.
+
+One judge owns one zygote. A child is ended by killing everything below the zygote that does not belong to another
+living child, so neither a daemonised grandchild nor a stray thread outlives its verdict.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from kernelzero.keck import sandbox, wire
+
+
+def serve(sock: socket.socket) -> None:
+    """Fork and end children on the judge's orders until it hangs up; then end what is left."""
+    sandbox.die_with_parent()
+    sandbox.adopt_orphans()
+    channel = wire.Channel(sock)
+    living: set[int] = set()
+    with contextlib.suppress(wire.PeerGone):
+        while True:
+            message, _ = channel.receive()
+            if message["op"] == "spawn":
+                pid = _spawn(sock, message)
+                living.add(pid)
+                channel.send({"pid": pid})
+            else:
+                living.discard(message["pid"])
+                channel.send({"status": _end(message["pid"], living)})
+    sandbox.kill_all(sandbox.descendants(os.getpid()))
+
+
+def _spawn(sock: socket.socket, message: dict[str, Any]) -> int:
+    _, fds, _, _ = socket.recv_fds(sock, 1, 1)
+    pid = os.fork()
+    if pid == 0:
+        _become_child(sock, fds[0], message)
+    os.close(fds[0])
+    return pid
+
+
+def _become_child(sock: socket.socket, fd: int, message: dict[str, Any]) -> None:
+    code = 1
+    try:
+        os.setsid()
+        sandbox.die_with_parent()
+        sock.close()
+        _close_other_descriptors(fd)
+        folder = Path(message["folder"])
+        sandbox.confine(folder, message["memory_bytes"], message["cpu_s"])
+        from kernelzero.keck import child
+
+        child.main(wire.Channel(socket.socket(fileno=fd)), folder)
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _close_other_descriptors(keep: int) -> None:
+    for name in os.listdir("/proc/self/fd"):
+        fd = int(name)
+        if fd > 2 and fd != keep:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+
+
+def _end(pid: int, living: set[int]) -> int | None:
+    """Kill the child and whatever it left; its wait status as `os.waitpid` gives it."""
+    status = sandbox.reap(pid, time.monotonic())
+    protected = set(living)
+    for other in living:
+        protected.update(sandbox.descendants(other))
+    doomed = [p for p in sandbox.descendants(os.getpid()) if p not in protected]
+    sandbox.kill_all(doomed)
+    if status is None:
+        sandbox.reap(pid, time.monotonic() + 5)
+    with contextlib.suppress(ChildProcessError):
+        for orphan in doomed:
+            if orphan != pid:
+                os.waitpid(orphan, 0)
+    return status
+
+
+class Zygote:
+    """The judge's handle: fork children, talk to them, end them."""
+
+    def __init__(self, scratch: Path) -> None:
+        mine, theirs = socket.socketpair()
+        self.scratch = scratch
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                mine.close()
+                signal.signal(signal.SIGINT, signal.SIG_IGN)
+                serve(theirs)
+            finally:
+                os._exit(0)
+        theirs.close()
+        self._sock = mine
+        self._channel = wire.Channel(mine)
+        self._count = 0
+
+    def spawn(self, memory_bytes: int, cpu_s: int) -> ChildHandle:
+        """Fork a confined child with a private folder.
+
+        Args:
+            memory_bytes: what it may take beyond what it starts with.
+            cpu_s: processor seconds it may use.
+        """
+        self._count += 1
+        folder = self.scratch / f"child-{self._count}"
+        folder.mkdir(parents=True)
+        mine, theirs = socket.socketpair()
+        order = {"op": "spawn", "folder": str(folder), "memory_bytes": memory_bytes, "cpu_s": cpu_s}
+        self._channel.send(order)
+        socket.send_fds(self._sock, [b"f"], [theirs.fileno()])
+        theirs.close()
+        reply, _ = self._channel.receive(time.monotonic() + 30)
+        return ChildHandle(self, reply["pid"], wire.Channel(mine), folder)
+
+    def end(self, pid: int) -> int | None:
+        """Kill a child with all its descendants; its wait status if it had ended by itself, else None."""
+        self._channel.send({"op": "end", "pid": pid})
+        reply, _ = self._channel.receive(time.monotonic() + 60)
+        return reply["status"]
+
+
+class ChildHandle:
+    """One living child."""
+
+    def __init__(self, zygote: Zygote, pid: int, channel: wire.Channel, folder: Path) -> None:
+        self._zygote, self._pid, self._folder = zygote, pid, folder
+        self.channel = channel
+        self.ended = False
+        self.wait_status: int | None = None
+
+    def ask(
+        self, message: dict[str, Any], buffers: list[bytes] | None = None, *, deadline: float, max_payload: int = wire.MAX_PAYLOAD_BYTES
+    ) -> tuple[dict[str, Any], list[bytearray]]:
+        """Send one message and wait for its answer.
+
+        Raises:
+            wire.PeerGone, wire.DeadlinePassed, wire.WireError.
+        """
+        self.channel.send(message, buffers, deadline)
+        return self.channel.receive(deadline, max_payload)
+
+    def end(self, grace_s: float = 0.0) -> None:
+        """Kill it and all that it started. With `grace_s`, first wait for it to end by itself."""
+        if self.ended:
+            return
+        self.ended = True
+        if grace_s:
+            time.sleep(grace_s)
+        self.wait_status = self._zygote.end(self._pid)
+        self.channel.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def how_it_ended(self) -> str:
+        """What happened to a child that hung up, for a person."""
+        status = self.wait_status
+        if status is None:
+            return "the process hung up"
+        if os.WIFSIGNALED(status):
+            name = signal.Signals(os.WTERMSIG(status)).name
+            return f"the process was killed by {name}"
+        return f"the process exited by itself with code {os.WEXITSTATUS(status)}"
+
+
+def preload() -> None:
+    """Import everything that children need, once, and prepare the interpreter's hooks."""
+    import torch
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    import torch.utils.flop_counter
+
+    from kernelzero.keck import child, emulate, guard, interpreter
+
+    with contextlib.suppress(ImportError):
+        from triton.language.extra import libdevice  # noqa: F401
+    interpreter.install()
+    emulate.install()
+    _warm(interpreter)
+    guard.snapshot()
+    del child
+    sys.stdout.flush()
+
+
+def _warm(interpreter: Any) -> None:
+    """Touch what is slow the first time: dialects, NVIDIA's code generator, inspect's caches."""
+    from kernelzero.keck import warm_kernel
+
+    signature = {"source": "*fp32", "target": "*fp32", "count": "i32", "BLOCK": "constexpr"}
+    interpreter.compile_to_ttir(interpreter.KeckKernel(warm_kernel.scale), signature, {(3,): 16}, {})
