@@ -22,6 +22,7 @@ from kernelzero.keck.ledger import ACTIVE, Violation
 
 _equal = torch.equal
 _seed = torch.default_generator.manual_seed  # torch.manual_seed also queues a call for every GPU, with a stack trace
+_KEPT_ELEMENTS = 1 << 22
 _FILE = "module_under_test.py"
 
 
@@ -50,6 +51,8 @@ class Child:
         self.module: Any = None
         self.model: Any = None
         self.inputs: list[Any] = []
+        self.last_output: list[tuple[Any, Any]] = []
+        """(tensor as returned, copy) of the call before: a later call must not write into it."""
         self.before: dict[str, Any] = {}
         self.settings_before: dict[str, Any] = {}
 
@@ -143,8 +146,11 @@ class Child:
             self._check()
         self._raise_finding()
         tree, out = wire.encode(output)
+        overwritten = any(not _same(tensor, copy) for tensor, copy in self.last_output)
+        self.last_output = [(leaf, leaf.clone()) for leaf in _leaves(output) if leaf.numel() < _KEPT_ELEMENTS]
         facts = {
             "ok": True,
+            "overwritten": overwritten,
             "tree": tree,
             "mutated": [i for i, (a, b) in enumerate(zip(inputs, kept, strict=True)) if not _same(a, b)],
             "aliases": _aliases(output, inputs),

@@ -140,9 +140,9 @@ class HostGuard(TorchFunctionMode):
         kwargs = kwargs or {}
         if ACTIVE.in_forward and func in _HOST_READS:
             raise ACTIVE.violate(f"a tensor's data is taken to the host inside forward: {func.__name__}")
-        if self.pretend and func is _IS_CUDA:
+        if self.pretend and func == _IS_CUDA:
             return True
-        if self.pretend and func is _DEVICE:
+        if self.pretend and func == _DEVICE:
             return _GPU_DEVICE
         if func is _T.cuda:
             return args[0]
@@ -258,6 +258,10 @@ def snapshot() -> dict[str, Any]:
     return state
 
 
+_TINY = torch.full((1,), 2e-38)
+_HARMLESS_VARIABLES = frozenset("TORCH_CUDA_ARCH_LIST CUDA_HOME TORCH_EXTENSIONS_DIR MAX_JOBS".split())
+
+
 def settings() -> dict[str, Any]:
     """Global settings whose change would leak into what is measured next."""
     return {
@@ -271,6 +275,9 @@ def settings() -> dict[str, Any]:
         "cuDNN determinism": torch.backends.cudnn.deterministic,
         "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
         "recursion limit": sys.getrecursionlimit(),
+        "denormal numbers": float(_TINY * 0.5),
+        "grad mode": torch.is_grad_enabled(),
+        "environment": {k: v for k, v in os.environ.items() if k not in _HARMLESS_VARIABLES},
     }
 
 

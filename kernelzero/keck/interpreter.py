@@ -135,8 +135,35 @@ _rewritten_cache: dict[Any, Any] = {}
 
 def _rewritten(function: jit.JITFunction) -> Any:
     if function.fn not in _rewritten_cache:
-        _rewritten_cache[function.fn] = interp.InterpretedFunction(function.fn).rewrite()
+        raw = interp.InterpretedFunction(function.fn).rewrite()
+        names = {name: _interpreted_global(value) for name, value in raw.__globals__.items()}
+        own = types.FunctionType(raw.__code__, names, raw.__name__, raw.__defaults__, raw.__closure__)
+        own.__kwdefaults__ = raw.__kwdefaults__
+        _rewritten_cache[function.fn] = own
     return _rewritten_cache[function.fn]
+
+
+def _interpreted_global(value: Any) -> Any:
+    """What a name of the kernel's module means to the interpreter: builtins that were imported by name work too."""
+    module = getattr(value, "__name__" if inspect.ismodule(value) else "__module__", None) or ""
+    if module.startswith("triton.language.extra"):
+        return _DeviceOnly(module)
+    if inspect.isfunction(value) and tl.core.is_builtin(value):
+        return lambda *a, **k: value(*a, **{n: v for n, v in k.items() if n != "_semantic"}, _semantic=interp.interpreter_semantic)
+    return value
+
+
+class _DeviceOnly:
+    """Stands for libdevice and its like, in whatever spelling: only a GPU has them."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        return self if name.islower() and name in ("cuda", "hip", "libdevice") else self()
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        raise ACTIVE.cannot("Triton's interpreter has no libdevice functions or other device code")
 
 
 def _bind(kernel: KeckKernel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -351,6 +378,7 @@ def _record_swaps() -> None:
     scope.set_attr(tl.tensor, "__index__", lambda self: int(trace.RECORDER.looked_at(self.handle)))
     scope.set_attr(tl.tensor, "__bool__", lambda self: bool(trace.RECORDER.looked_at(self.handle)))
     scope.set_attr(tl.tensor, "T", property(lambda self: tl.trans(self)))
+    scope.set_attr(tl, "extra", _DeviceOnly("triton.language.extra"))
     seen: set[tuple[int, str]] = set()
     for owner, name, old in scope._changes:
         if (id(owner), name) not in seen:

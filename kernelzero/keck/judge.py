@@ -20,7 +20,7 @@ from kernelzero.keck.zygote import ChildHandle, Zygote
 from kernelzero.records import Backend, Basis, Candidate, Status, Task, Timing, Verdict
 
 DEVICE = "cpu (triton interpreter)"
-CALLS = 12
+CALLS = 20
 """Calls whose outputs are compared."""
 _CACHED_TASKS = 64
 _CACHED_BYTES = 1 << 30
@@ -208,6 +208,8 @@ class _Run:
             raise _Decision(Status.INCORRECT, "forward changed its inputs")
         if aliases - set(case.aliases):
             raise _Decision(Status.INCORRECT, "the output shares memory with an input")
+        if facts["overwritten"] and not case.aliases:
+            raise _Decision(Status.INCORRECT, "a later call overwrote the output of the call before")
 
     def _compare(self, facts: dict[str, Any], out: list[bytearray], case: Case, reference: Reference) -> None:
         found = shape_difference(facts["tree"], case.expected)

@@ -1,7 +1,7 @@
 """A task is taken on once: its reference is run on inputs that the judge chose, and the answers stay with the judge.
 
-Besides what `get_inputs` gives under several seeds there are inputs that it does not give: a hundred times larger, and
-with other signs. Two well-chosen inputs catch most of what random ones miss. Weights that are constant after
+Besides what `get_inputs` gives under several seeds there are inputs that it does not give: a hundred times larger,
+with other signs, and shifted. A few well-chosen inputs catch most of what random ones miss. Weights that are constant after
 construction (biases of zero, scales of one) are moved a little, or a kernel could leave them out unseen.
 A task whose answer can be had without looking (zeros, the mean, the input, the answer to other inputs) is judged by
 a scale-aware criterion, or refused as degenerate. Rule on modes: modules are judged as constructed, in training mode
@@ -213,9 +213,13 @@ def _stress_cases(ask: Asker, cases: list[Case]) -> Iterator[Case]:
         if case:
             yield case
             break
-    case = _stress(ask, cases[1], _other_signs, cases[1].criterion, "inputs with other signs")
-    if case:
-        yield case
+    for change, criterion, label in (
+        (_other_signs, cases[1].criterion, "inputs with other signs"),
+        (lambda t: t - 10.0, SCALED, "inputs minus 10"),
+    ):
+        case = _stress(ask, cases[1], change, criterion, label)
+        if case:
+            yield case
 
 
 def _other_signs(value: torch.Tensor) -> torch.Tensor:

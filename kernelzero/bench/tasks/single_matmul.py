@@ -1,0 +1,18 @@
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+
+    def forward(self, x, y):
+        return torch.matmul(x, y)
+
+
+def get_inputs():
+    return [torch.randn(32, 64), torch.randn(64, 48)]
+
+
+def get_init_inputs():
+    return []

@@ -1,0 +1,321 @@
+"""The command line: one command a stage. Heavy imports are late, so that `--help` and errors are instant.
+
+Exit codes: 0 done, 1 a "no" about the thing that was asked about, 2 input that cannot be used, 3 infrastructure, 130
+interrupted. What a person reads goes to standard error, what a program reads to standard output.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import click
+import typer
+
+from kernelzero.errors import InfrastructureError, UsageError
+from kernelzero.records import ApiSet, Backend, Candidate, Finish, Role, Status, Task
+
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=(__doc__ or "").split("\n")[0]
+)
+apis_app = typer.Typer(no_args_is_help=True, help="The catalogue of operator APIs and sets of them.")
+nano_app = typer.Typer(no_args_is_help=True, help="The embedded nano models.")
+app.add_typer(apis_app, name="apis")
+app.add_typer(nano_app, name="nano")
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
+
+
+def say(text: str) -> None:
+    """A line for people."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def read_text(path: Path) -> str:
+    """The text of a file, "-" for standard input.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    try:
+        return sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise UsageError(f"cannot read {path}: {reason}") from error
+
+
+# --- Keck ------------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def check(
+    reference: Annotated[Path, typer.Argument(help="Module with Model, get_inputs and get_init_inputs.")],
+    candidate: Annotated[Path, typer.Argument(help="Kernel with ModelNew.")],
+    backend: Annotated[Backend, typer.Option(help="Language of the kernel.")] = Backend.TRITON,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    timeout: Annotated[float, typer.Option(help="Seconds for the candidate.", min=0.1)] = 10.0,
+    as_json: Json = False,
+) -> None:
+    """Judge one kernel: the verdict on standard output; exit 0 correct, 1 not, 2 bad reference, 3 infrastructure."""
+    from kernelzero.keck import Limits, open_keck
+
+    task, kernel = Task(read_text(reference), name=reference.name), Candidate(read_text(candidate), backend)
+    with open_keck(device, workers=1, limits=Limits(timeout_s=timeout)) as keck:
+        _require_reference(keck, task, reference)
+        [(_, verdict)] = keck.judge([(task, kernel)])
+    print(json.dumps(_flat(verdict), indent=None if as_json else 2))
+    raise typer.Exit(_verdict_code(verdict.status))
+
+
+def _require_reference(keck: Any, task: Task, path: Path) -> None:
+    [(_, report)] = keck.examine([(task, [])])
+    if report.valid is None:
+        raise InfrastructureError(report.reason)
+    if not report.valid and report.gate in ("runs", "time", "deterministic"):
+        raise UsageError(f"{path}: {report.reason}")
+
+
+def _flat(verdict: Any) -> dict[str, Any]:
+    """A verdict with its times at the top level."""
+    data = verdict.to_json()
+    timing = data.pop("timing") or {}
+    keys = ("basis", "baseline", "reference_ms", "candidate_ms", "speedup", "speedup_low", "speedup_high")
+    return {**data, **{key: timing.get(key) for key in keys}}
+
+
+def _verdict_code(status: Status) -> int:
+    return {Status.CORRECT: 0, Status.INFRA_ERROR: 3}.get(status, 1)
+
+
+@app.command("propose-check")
+def propose_check(
+    file: Annotated[Path, typer.Argument(help="The proposed module.")],
+    apis: Annotated[str, typer.Option(help="APIs it has to use, separated by commas.")],
+    timeout: Annotated[float, typer.Option(help="Seconds for the module.", min=0.1)] = 10.0,
+    as_json: Json = False,
+) -> None:
+    """Run the gates on one proposed module; exit 0 valid, 1 refused."""
+    from kernelzero.apis import canonical
+    from kernelzero.keck import Limits, open_keck
+    from kernelzero.proposer import gates
+
+    names = [name.strip() for name in apis.split(",") if name.strip()]
+    if not names:
+        raise UsageError("--apis names no API")
+    unknown = [name for name in names if not _is_torch_name(name)]
+    if unknown:
+        raise UsageError(f"--apis: {unknown[0]!r} is not the name of a PyTorch API")
+    source = read_text(file)
+    with open_keck(workers=1, limits=Limits(timeout_s=timeout)) as keck:
+        [(_, report)] = gates.check(keck, [(ApiSet(tuple(canonical(n) for n in names)), source)])
+    if report.valid is None:
+        raise InfrastructureError(report.reason)
+    if as_json:
+        print(json.dumps(report.to_json()))
+    else:
+        print("valid" if report.valid else f"refused by the gate {report.gate!r}", f"- {report.reason}")
+    raise typer.Exit(0 if report.valid else 1)
+
+
+def _is_torch_name(name: str) -> bool:
+    from kernelzero.apis import resolve
+
+    try:
+        resolve(name)
+    except LookupError:
+        return False
+    return True
+
+
+@app.command()
+def extract(
+    file: Annotated[Path, typer.Argument(help="Raw answer of a model; - for standard input.")],
+    role: Annotated[Role, typer.Option(help="Whose answer it is.")] = Role.CODER,
+    finish: Annotated[Finish, typer.Option(help="Why generation ended.")] = Finish.STOP,
+) -> None:
+    """Print the code in a model's answer, or exit 1 with the reason why there is none."""
+    from kernelzero.coder.extract import extract_kernel
+    from kernelzero.proposer.parse import parse_module
+
+    found = (extract_kernel if role is Role.CODER else parse_module)(read_text(file), finish)
+    if found.code is None:
+        say(found.reason)
+        raise typer.Exit(1)
+    print(found.code)
+
+
+# --- API sets --------------------------------------------------------------------------------------------------------
+
+
+@apis_app.command("list")
+def apis_list() -> None:
+    """Print every API of the catalogue with its count."""
+    from kernelzero.apis import load_catalogue
+
+    catalogue = load_catalogue()
+    for name in catalogue.apis:
+        print(f"{catalogue.count(name):>6} {name}")
+    say(f"{len(catalogue.apis)} APIs")
+
+
+@apis_app.command("sample")
+def apis_sample(
+    size: Annotated[int, typer.Option(help="Number of sets, half pairs, half triples.")] = 4000,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same sets.")] = 0,
+) -> None:
+    """Draw a pool of API sets, one JSON list a line."""
+    from kernelzero.apis import load_catalogue, resolvable, sample_pool
+
+    catalogue, _ = resolvable(load_catalogue())
+    for api_set in sample_pool(catalogue, size, seed):
+        print(json.dumps(list(api_set.apis)))
+
+
+@apis_app.command("mine")
+def apis_mine(
+    packages: Annotated[list[str], typer.Argument(help="Installed packages.")],
+    out: Annotated[Path, typer.Option(help="Where the counts go.")] = Path("api_counts.json.gz"),
+) -> None:
+    """Count APIs and their pairs in the nn.Module classes of installed packages, from their source."""
+    from kernelzero.apis.mine import mine, write_counts
+
+    def progress(done: int, total: int, path: Any) -> None:
+        if done % 200 == 0 or done == total:
+            say(f"{done}/{total} files")
+
+    counts = mine(packages, progress)
+    write_counts(out, counts)
+    say(f"{counts['modules']} modules, {len(counts['api'])} APIs, {len(counts['pairs'])} pairs → {out}")
+
+
+# --- runs ------------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def coevolve(
+    config: Annotated[Path, typer.Argument(help="TOML configuration, e.g. configs/demo.toml.")],
+    report: Annotated[bool, typer.Option(help="Write the report at the end.")] = True,
+) -> None:
+    """Train Proposer and Coder in turn; goes on where an interrupted run was, does nothing when done."""
+    from kernelzero.coevolve import coevolve as run
+    from kernelzero.config import load_config
+    from kernelzero.live import Live
+
+    settings = load_config(config)
+    with Live(settings) as live:
+        folder = run(settings, on_event=live.on_event)
+    if report:
+        _report(folder)
+
+
+@app.command()
+def bench(
+    model: Annotated[str, typer.Option(help="Folder, hub id, nano:coder, or http(s)://host/v1#model.")] = "nano:coder",
+    tasks: Annotated[str, typer.Option(help="builtin, or a folder of tasks in KernelBench's format.")] = "builtin",
+    backend: Annotated[Backend, typer.Option(help="Language of the kernels.")] = Backend.TRITON,
+    n: Annotated[int, typer.Option("-n", help="Samples a task.", min=1)] = 10,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.", min=0)] = 0.6,
+    top_p: Annotated[float, typer.Option(help="Nucleus.", min=0.01, max=1)] = 0.95,
+    max_tokens: Annotated[int, typer.Option(help="Longest answer.", min=1)] = 1024,
+    seed: Annotated[int, typer.Option(help="Of the samples.")] = 0,
+    run: Annotated[Path, typer.Option(help="Run folder; a killed benchmark goes on in it.")] = Path("runs/bench"),
+    workers: Annotated[int | None, typer.Option(help="Judges; one a processor if not given.")] = None,
+) -> None:
+    """Benchmark a Coder, one shot; metrics with intervals as JSON on standard output."""
+    from kernelzero.bench import named_tasks
+    from kernelzero.bench.run import run_bench
+    from kernelzero.keck import open_keck
+    from kernelzero.policy import open_sampler
+    from kernelzero.records import Sampling
+
+    chosen = named_tasks(tasks)
+    sampler = open_sampler(model)
+    with open_keck(workers=workers) as keck:
+        summary = run_bench(
+            chosen, sampler, keck, n=n, backend=backend, sampling=Sampling(temperature, top_p, max_tokens, seed),
+            run_folder=run, progress=lambda phase, done, total: say(f"{phase}: {done}/{total}"),
+        )  # fmt: skip
+    print(json.dumps(summary, indent=2))
+
+
+@app.command()
+def report(run: Annotated[Path, typer.Argument(help="Run folder.")]) -> None:
+    """Write summary.json and report.html from a run folder."""
+    _report(run)
+
+
+def _report(folder: Path) -> None:
+    from kernelzero.report import build_report
+
+    page = build_report(folder)
+    say(f"report: {page}")
+
+
+# --- embedded models -------------------------------------------------------------------------------------------------
+
+
+@nano_app.command("build")
+def nano_build(
+    work: Annotated[Path, typer.Option(help="Working folder; a build goes on in it.")] = Path("runs/nano"),
+    draws: Annotated[int, typer.Option(help="API sets drawn for the corpus.", min=100)] = 20_000,
+    workers: Annotated[int | None, typer.Option(help="Processes; one a processor if not given.")] = None,
+    install: Annotated[bool, typer.Option(help="Replace the embedded models.")] = True,
+) -> None:
+    """Rebuild both nano models: corpus, tokenizers, fine-tuning, evaluation, card."""
+    from kernelzero.coldstart.nano import build
+
+    build(work, draws, workers=workers, install=install, say=say)
+
+
+# --- the machine -----------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def doctor(as_json: Json = False) -> None:
+    """Say what this machine can do, and what is missing for each command."""
+    from kernelzero.doctor import examine, render
+
+    facts = examine()
+    print(json.dumps(facts, indent=2) if as_json else render(facts))
+
+
+def main() -> None:
+    """Entry point: every error that a person can act on is one line and an exit code."""
+    try:
+        code = app(standalone_mode=False)
+        sys.stdout.flush()
+        sys.exit(code if isinstance(code, int) else 0)
+    except click.exceptions.Exit as error:
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except (KeyboardInterrupt, click.Abort):
+        say("interrupted; what was done is kept")
+        sys.exit(130)
+    except UsageError as error:
+        say(f"error: {error}")
+        sys.exit(2)
+    except InfrastructureError as error:
+        say(f"infrastructure error: {error}")
+        sys.exit(3)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        say("error: the disk is full; what was done is kept")
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,243 @@
+"""From completions to rewards: read the code, have Keck judge it, turn outcomes into rewards, keep every row.
+
+Rewards come from outcomes only (DESIGN: algorithms). What is external, the models and Keck, comes in through the
+protocols of `Services`. Not covered: what happens to the rows (runfolder) and to the rewards (training).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from kernelzero.config import Config
+from kernelzero.credit import correctness_aware_rewards, frontier_reward, group_advantages
+from kernelzero.curriculum import pool_row, solve_rate
+from kernelzero.policy.base import Sampler, Style
+from kernelzero.records import (
+    ApiSet,
+    Attempt,
+    Backend,
+    Candidate,
+    Completion,
+    Extraction,
+    Finish,
+    GateReport,
+    Prompt,
+    Proposal,
+    Sampling,
+    Status,
+    Task,
+    Verdict,
+)
+
+
+class Keck(Protocol):
+    """What is needed of Keck: verdicts with the index of their job, as they finish."""
+
+    def judge(self, jobs: Sequence[tuple[Task, Candidate]], *, timed: bool = True) -> Iterator[tuple[int, Verdict]]:
+        """One verdict a job."""
+        ...
+
+
+@dataclass(frozen=True)
+class Services:
+    """Everything outside a run that it works with; `kernelzero.services` makes the real ones."""
+
+    keck: Keck
+    gate: Callable[[Sequence[tuple[ApiSet, str]]], Iterator[tuple[int, GateReport]]]
+    """Reports on proposed modules with the index of their job, as they finish."""
+    open_sampler: Callable[[str], Sampler]
+    """A sampler on the model in a folder."""
+    resolve_model: Callable[[str], str]
+    """A model's name in the configuration to a folder or hub id."""
+    style_of: Callable[[str], Style]
+    """The prompts that the model in a folder expects."""
+    proposer_prompt: Callable[[ApiSet, Style], Prompt]
+    coder_prompt: Callable[[Task, Backend, Style], Prompt]
+    read_module: Callable[[str, Finish], Extraction]
+    read_kernel: Callable[[str, Finish], Extraction]
+    api_pool: Callable[[int, int], list[ApiSet]]
+    """Size and seed to a pool of API sets."""
+    benchmark: Callable[[str, str, Path], dict[str, Any]] | None = None
+    """Model folder, label and run folder to a summary; None: no benchmark."""
+    close: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What became of the completions of one step."""
+
+    rewards: list[float | None]
+    rows: dict[str, list[dict[str, Any]]]
+    """Rows of the step by file."""
+    metrics: dict[str, float | None] = field(default_factory=dict)
+
+
+OnVerdict = Callable[[int, int], None]
+"""Called with the number of verdicts so far and the number of candidates."""
+
+
+def judge_proposals(
+    payloads: Sequence[str],
+    completions: Sequence[Completion],
+    services: Services,
+    config: Config,
+    coder: Sampler,
+    seed: int,
+    on_verdict: OnVerdict,
+) -> Judged:
+    """Frontier Rewards of proposed modules (FO-GRPO).
+
+    Args:
+        payloads: The API set that each completion was asked for, as JSON.
+        completions: The Proposer's answers.
+        services: Keck and the readers of answers.
+        config: The run.
+        coder: The frozen Coder; it tries every distinct valid module `coder_samples` times.
+        seed: Of its samples.
+        on_verdict: Progress.
+    """
+    api_sets = [ApiSet.from_json(json.loads(payload)) for payload in payloads]
+    proposals = _gate(api_sets, completions, services)
+    tasks = {p.task.id: p.task for p in proposals if p.task is not None and p.report.valid}
+    sampling = Sampling(config.coder.temperature, 1.0, config.coder.max_tokens, seed)
+    prompts = [services.coder_prompt(task, config.coder.backend, coder.style) for task in tasks.values()]
+    answers = coder.sample(prompts, config.proposer.coder_samples, sampling) if prompts else []
+    pairs = [(task, answer) for task, several in zip(tasks.values(), answers, strict=True) for answer in several]
+    attempts = judge_answers(pairs, services, config.coder.backend, timed=False, on_verdict=on_verdict)
+    outcomes: dict[str, list[bool | None]] = {task_id: [] for task_id in tasks}
+    for attempt in attempts:
+        outcomes[attempt.task_id].append(attempt.verdict.correct)
+    of_each = [outcomes.get(p.task.id, []) if p.task else [] for p in proposals]
+    rewards = [frontier_reward(known, p.report.valid) for p, known in zip(proposals, of_each, strict=True)]
+    rows = {
+        "proposals.jsonl": [
+            {**p.to_json(), "task_id": p.task.id if p.task else None, "solve_rate": solve_rate(known), "reward": reward}
+            for p, known, reward in zip(proposals, of_each, rewards, strict=True)
+        ],
+        "attempts.jsonl": [attempt.to_json() for attempt in attempts],
+        "pool.jsonl": [pool_row(task, outcomes[task_id]) for task_id, task in tasks.items()],
+    }
+    known = [p.report.valid for p in proposals if p.report.valid is not None]
+    metrics = {
+        "validity": _mean(known),
+        "frontier": _mean(rewards),
+        "solve_rate": solve_rate(a.verdict.correct for a in attempts),
+        **_group_metrics(rewards, [s.id for s in api_sets]),
+    }
+    return Judged(rewards, rows, metrics)
+
+
+def judge_kernels(
+    payloads: Sequence[str],
+    completions: Sequence[Completion],
+    services: Services,
+    config: Config,
+    on_verdict: OnVerdict,
+) -> Judged:
+    """Correctness-aware rewards of kernels (CA-GRPO), one group a task.
+
+    Args:
+        payloads: The task that each completion was asked for, as JSON.
+        completions: The Coder's answers.
+        services: Keck and the readers of answers.
+        config: The run.
+        on_verdict: Progress.
+    """
+    tasks = [Task.from_json(json.loads(payload)) for payload in payloads]
+    pairs = list(zip(tasks, completions, strict=True))
+    attempts = judge_answers(pairs, services, config.coder.backend, timed=True, on_verdict=on_verdict)
+    rewards: list[float | None] = [None] * len(attempts)
+    for members in _by_task(attempts).values():
+        verdicts = [attempts[i].verdict for i in members]
+        group = correctness_aware_rewards(
+            [v.correct for v in verdicts], [v.speedup for v in verdicts], config.coder.alpha, config.coder.beta
+        )
+        for i, reward in zip(members, group, strict=True):
+            rewards[i] = reward
+    speedups = [a.verdict.speedup for a in attempts if a.verdict.speedup is not None]
+    metrics = {
+        "accuracy": solve_rate(a.verdict.correct for a in attempts),
+        "speedup": math.exp(statistics.fmean(map(math.log, speedups))) if speedups else None,
+        **_group_metrics(rewards, [task.id for task in tasks]),
+    }
+    rows = [{**a.to_json(), "reward": reward} for a, reward in zip(attempts, rewards, strict=True)]
+    return Judged(rewards, {"attempts.jsonl": rows}, metrics)
+
+
+def judge_answers(
+    pairs: Sequence[tuple[Task, Completion]],
+    services: Services,
+    backend: Backend,
+    *,
+    timed: bool,
+    on_verdict: OnVerdict = lambda done, total: None,
+) -> list[Attempt]:
+    """Verdicts on the Coder's answers, in their order; an answer without code is a failure of the Coder."""
+    candidates, verdicts, jobs = [], [], []
+    for i, (task, completion) in enumerate(pairs):
+        extraction = services.read_kernel(completion.text, completion.finish)
+        candidate = None if extraction.code is None else Candidate(extraction.code, backend)
+        candidates.append(candidate)
+        verdicts.append(_no_code(extraction, backend, timed))
+        if candidate is not None:
+            jobs.append((i, (task, candidate)))
+    judged = services.keck.judge([job for _, job in jobs], timed=timed) if jobs else iter(())
+    for done, (position, verdict) in enumerate(judged, 1):
+        verdicts[jobs[position][0]] = verdict
+        on_verdict(done, len(jobs))
+    return [
+        Attempt(task.id, completion, candidate, verdict)
+        for (task, completion), candidate, verdict in zip(pairs, candidates, verdicts, strict=True)
+    ]
+
+
+def _no_code(extraction: Extraction, backend: Backend, timed: bool) -> Verdict:
+    if extraction.code is not None:  # stands until Keck's verdict comes; a job that Keck forgot is nobody's failure
+        return Verdict(Status.INFRA_ERROR, "Keck gave no verdict", "not judged", backend, timed=timed)
+    reason = "no code: " + " ".join(extraction.reason.split())
+    return Verdict(Status.COMPILE_ERROR, reason, "not judged", backend, timed=timed)
+
+
+def _gate(api_sets: Sequence[ApiSet], completions: Sequence[Completion], services: Services) -> list[Proposal]:
+    extractions = [services.read_module(c.text, c.finish) for c in completions]
+    jobs = {(s, e.code): None for s, e in zip(api_sets, extractions, strict=True) if e.code is not None}
+    distinct = list(jobs)
+    missing = GateReport(None, "keck", "Keck gave no report")
+    reports: dict[tuple[ApiSet, str], GateReport] = {}
+    for i, report in services.gate(distinct) if distinct else ():
+        reports[distinct[i]] = report
+    return [
+        Proposal(api_set, completion, None, GateReport(False, "parse", " ".join(e.reason.split())))
+        if e.code is None
+        else Proposal(api_set, completion, Task(e.code, api_set.apis), reports.get((api_set, e.code), missing))
+        for api_set, completion, e in zip(api_sets, completions, extractions, strict=True)
+    ]
+
+
+def _by_task(attempts: Sequence[Attempt]) -> dict[str, list[int]]:
+    groups: dict[str, list[int]] = {}
+    for i, attempt in enumerate(attempts):
+        groups.setdefault(attempt.task_id, []).append(i)
+    return groups
+
+
+def _group_metrics(rewards: Sequence[float | None], ids: Sequence[str]) -> dict[str, float | None]:
+    """Mean reward, samples without one, and the share of groups that teach anything."""
+    advantages = group_advantages(rewards, ids)
+    mixed = {group for advantage, group in zip(advantages, ids, strict=True) if advantage}
+    return {
+        "reward": _mean(rewards),
+        "unrewarded": sum(r is None for r in rewards),
+        "mixed_groups": len(mixed) / len(set(ids)),
+    }
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [float(value) for value in values if value is not None]
+    return statistics.fmean(known) if known else None
