@@ -10,7 +10,9 @@ always points at its start model. Not covered: several training processes.
 
 from __future__ import annotations
 
+import atexit
 import errno
+import functools
 import gc
 import json
 import os
@@ -129,6 +131,7 @@ class _Run:
         if self.folder.steps_done(role) >= number * steps:
             return
         self.tell(Event("phase", f"round {number}: the {role.value} learns", number, role, steps=steps))
+        _import_training()
         rows = [row for earlier in range(1, number + 1) for row in self.prompts(role, earlier)]
         partner = self.open_partner() if role is Role.PROPOSER else None
         try:
@@ -136,7 +139,6 @@ class _Run:
         finally:
             if partner is not None:
                 partner.close()
-            gc.collect()
 
     def run_trainer(self, role: Role, number: int, rows: Sequence[dict[str, Any]], partner: Any) -> None:
         """Build the trainer, run it, and let go of its models."""
@@ -368,6 +370,20 @@ def given_pool(path: str) -> list[dict[str, Any]]:
     return rows
 
 
+@functools.cache
+def _import_training() -> None:
+    """Import the trainer, and keep what that made out of the garbage collector's sight.
+
+    The libraries make so many objects that each of the several collections a phase takes over a second otherwise.
+    """
+    import kernelzero.training.grpo
+
+    assert kernelzero.training.grpo
+    gc.collect()
+    gc.freeze()
+    atexit.register(gc.unfreeze)  # bindings that look for leaks at the end must find none
+
+
 def _prompt_row(prompt: Any, item: ApiSet | Task) -> dict[str, Any]:
     return {"prompt": prompt.to_json(), "group_id": item.id, "payload": json.dumps(item.to_json())}
 
@@ -378,7 +394,8 @@ def _finite(value: Any) -> float | None:
 
 def _disk_is_full(error: BaseException) -> bool:
     # safetensors and torch.save report a full disk in words of their own
-    return getattr(error, "errno", None) == errno.ENOSPC or "No space left on device" in str(error)
+    words = ("No space left on device", "PytorchStreamWriter", "inline_container.cc")
+    return getattr(error, "errno", None) == errno.ENOSPC or any(text in str(error) for text in words)
 
 
 def _real_services(config: Config) -> Services:

@@ -89,12 +89,13 @@ class _Benchmark:
         from kernelzero.bench.run import run_bench
 
         bench, backend = self.config.bench, self.config.coder.backend
+        keck: Any = self.services.keck
         sampler = self.services.open_sampler(model_path)
         try:
             return run_bench(
                 bench_tasks(bench.tasks),
                 sampler,
-                self.services.keck,
+                keck,
                 n=bench.n,
                 backend=backend,
                 sampling=Sampling(bench.temperature, bench.top_p, self.config.coder.max_tokens, self.config.run.seed),

@@ -48,7 +48,7 @@ class NanoSettings:
 
 
 CODER = NanoSettings(role="coder", steps=1000)
-PROPOSER = NanoSettings(role="proposer", steps=600, hidden=192, layers=4, intermediate=512)
+PROPOSER = NanoSettings(role="proposer", steps=3000, layers=4)
 
 
 def make_tokenizer(texts: Sequence[str], vocabulary: int, folder: Path) -> Any:
@@ -136,7 +136,7 @@ def train(rows: Sequence[Pair], settings: NanoSettings, work: Path, keep_at: Seq
         max_length=1500, seed=settings.seed,
     )  # fmt: skip
     started = time.monotonic()
-    training = TrainingConfig(rows_per_device=settings.batch, precision="float32")
+    training = TrainingConfig(rows_per_device=settings.batch, precision="mixed" if _has_gpu() else "float32")
     train_sft(str(work / "start"), data, work / "model", sft, training, callbacks=[_keeper(work, keep_at)])
     lengths = [len(tokenizer(p["completion"][0]["content"])["input_ids"]) for p in pairs[:500]]
     return {
@@ -147,6 +147,12 @@ def train(rows: Sequence[Pair], settings: NanoSettings, work: Path, keep_at: Seq
         "train_seconds": round(time.monotonic() - started, 1),
         "settings": asdict(settings),
     }
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
 
 
 def _keeper(work: Path, steps: Sequence[int]) -> Any:
@@ -194,11 +200,11 @@ def solve_rate(sampler: Any, tasks: Sequence[Task], keck: Keck, n: int = 1, seed
     for position, verdict in keck.judge(jobs, timed=False):
         statuses[verdict.status] = statuses.get(verdict.status, 0) + 1
         solved[owner[position]] += verdict.correct is True
-    rate = sum(solved) / (len(tasks) * n)
+    rate = sum(solved) / max(len(tasks) * n, 1)
     spread = [sum(1 for s in solved if s == k) for k in range(n + 1)]
-    return {"solve_rate": rate, "half_width_95": 1.96 * math.sqrt(rate * (1 - rate) / (len(tasks) * n)),
+    return {"solve_rate": rate, "half_width_95": 1.96 * math.sqrt(rate * (1 - rate) / max(len(tasks) * n, 1)),
             "tasks": len(tasks), "n": n, "spread": spread, "statuses": statuses,
-            "tokens": sum(c.tokens for a in answers for c in a) / (len(tasks) * n)}  # fmt: skip
+            "tokens": sum(c.tokens for a in answers for c in a) / max(len(tasks) * n, 1)}  # fmt: skip
 
 
 def validity(sampler: Any, sets: Sequence[ApiSet], keck: Keck, n: int = 1, seed: int = 0) -> tuple[dict[str, Any], list[Task]]:
@@ -234,7 +240,7 @@ def save_embedded(source: Path, tokenizer_folder: Path, target: Path, card: dict
     (target / "card.json").write_text(json.dumps(card, indent=1, sort_keys=True) + "\n")
 
 
-CODER_CHECKPOINTS = (150, 200, 250, 300, 400, 500, 700, 1000)
+CODER_CHECKPOINTS = (200, 300, 400, 600, 800, 1000)
 TARGET_SOLVE_RATE = 0.5
 """The embedded Coder is the checkpoint nearest to this on its own Proposer's modules: room to learn, both ways."""
 
@@ -301,12 +307,12 @@ def _choose(work: Path, held_out: Sequence[Pair], cards: dict[str, Any], keck: K
     proposer.close()
     cards["proposer"] |= {"measured": measured, "apis": apis}
     say(f"proposer: {measured}")
-    distinct = list({task.id: task for task in own_modules}.values())[:384]
+    distinct = list({task.id: task for task in own_modules}.values())[:256]
     tried = []
     for folder in sorted((work / "coder").glob("at-*"), key=lambda p: int(p.name[3:])):
         sampler = _open(TransformersSampler, folder, work / "coder" / "start")
         own = solve_rate(sampler, distinct, keck, n=1)
-        kernels = solve_rate(sampler, [Task(row.module) for row in held_out], keck, n=1)
+        kernels = solve_rate(sampler, [Task(row.module) for row in held_out[:256]], keck, n=1)
         sampler.close()
         tried.append({"step": int(folder.name[3:]), "own_proposer": own, "held_out": kernels})
         say(f"coder at {folder.name}: own Proposer {own['solve_rate']:.3f}, held out {kernels['solve_rate']:.3f} {own['statuses']}")

@@ -99,7 +99,8 @@ class Child:
         """Import the module, build the model, match its parameters to the given state."""
         self.is_candidate = message["entry"] == "ModelNew"
         ACTIVE.full_precision = self.is_candidate and message.get("full_precision", False)
-        self.before, self.settings_before = guard.snapshot(), guard.settings()
+        if self.is_candidate:
+            self.before, self.settings_before = guard.snapshot(), guard.settings()
         self.module = self._import(message["source"])
         entry = getattr(self.module, message["entry"], None)
         if not isinstance(entry, type) or not issubclass(entry, torch.nn.Module):

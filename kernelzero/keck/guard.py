@@ -286,8 +286,9 @@ def check_unchanged(before: dict[str, Any], settings_before: dict[str, Any]) -> 
 
     New names are allowed (torch imports parts of itself late); a name that means something else is not.
     """
+    settings_now = settings()
     for name, old in settings_before.items():
-        if settings()[name] != old:
+        if settings_now[name] != old:
             raise ACTIVE.violate(f"global state was changed: {name}")
     now = snapshot()
     for name, old in before.items():

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from kernelzero.keck import wire
-from kernelzero.keck.compare import ABSOLUTE, SCALED, Criterion, difference
+from kernelzero.keck.compare import ABSOLUTE, SCALED, Criterion, difference, scale_of
 from kernelzero.keck.limits import Limits
 from kernelzero.keck.zygote import ChildHandle, Zygote
 
@@ -241,8 +241,16 @@ def _stress(ask: Asker, case: Case, change: Any, criterion: Criterion, label: st
         if refusal.kind == "runs" and not ask.child.ended:
             return None
         raise
-    finite = all(bool(torch.isfinite(t).all()) for t in tensors(stressed.expected) if t.dtype.is_floating_point)
-    return stressed if finite and choose_or_none([stressed]) is not None else None
+    return stressed if _is_telling(stressed, case) and choose_or_none([stressed]) is not None else None
+
+
+def _is_telling(stressed: Case, case: Case) -> bool:
+    """Finite, and not so much smaller than usual that it is the rounding error of a cancellation."""
+    for value, usual in zip(tensors(stressed.expected), tensors(case.expected), strict=False):
+        if value.dtype.is_floating_point:
+            if not bool(torch.isfinite(value).all()) or scale_of(value) < 1e-2 * scale_of(usual):
+                return False
+    return True
 
 
 def _change(value: Any, change: Any) -> Any:

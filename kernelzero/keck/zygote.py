@@ -7,11 +7,11 @@ living child, so neither a daemonised grandchild nor a stray thread outlives its
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import shutil
 import signal
 import socket
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ def serve(sock: socket.socket) -> None:
     """Fork and end children on the judge's orders until it hangs up; then end what is left."""
     sandbox.die_with_parent()
     sandbox.adopt_orphans()
+    sandbox.leave_network()
     channel = wire.Channel(sock)
     living: set[int] = set()
     with contextlib.suppress(wire.PeerGone):
@@ -192,7 +193,10 @@ def preload() -> None:
     _warm(interpreter)
     guard.snapshot()
     del child
-    sys.stdout.flush()
+    # What is loaded lives for ever. Unless it is out of the collector's sight, the first collection in a child touches,
+    # and so copies, every page of it.
+    gc.collect()
+    gc.freeze()
 
 
 def _warm(interpreter: Any) -> None:

@@ -8,7 +8,8 @@ covered: beam search, penalties, models that are not decoder-only. Imports torch
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,7 +70,18 @@ def empty_cache(model: Any) -> Any:
     return cache
 
 
-@torch.inference_mode()
+@contextmanager
+def evaluating(model: Any) -> Iterator[None]:
+    """Without dropout, and with a cache: gradient checkpointing silently drops it in training mode."""
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)
+
+
+@torch.no_grad()
 def decode(
     model: Any,
     prompts: Sequence[Sequence[int]],
@@ -85,14 +97,16 @@ def decode(
 
     Row p * copies + c is sample c of prompt p. `finished` is called with the number of rows that have ended.
     """
-    state = _Rows(model, prompts, copies, end_ids, pad_id)
-    logits = state.read_prompts()
-    for step in range(max_tokens):
-        if state.append(_draw(logits, draw)):
-            finished(state.ended)
-        if not state.live or step == max_tokens - 1:
-            break
-        logits = state.advance()
+    # no_grad, not inference_mode: a model in training may keep a tensor made here and need it for its next backward.
+    with evaluating(model):
+        state = _Rows(model, prompts, copies, end_ids, pad_id)
+        logits = state.read_prompts()
+        for step in range(max_tokens):
+            if state.append(_draw(logits, draw)):
+                finished(state.ended)
+            if not state.live or step == max_tokens - 1:
+                break
+            logits = state.advance()
     return state.results()
 
 
@@ -103,8 +117,9 @@ class _Rows:
         self, model: Any, prompts: Sequence[Sequence[int]], copies: int, end_ids: Sequence[int], pad_id: int
     ) -> None:
         self._model, self._copies, self._device = model, copies, model.device
-        # transformers renamed this argument in 5.24.
-        cache_name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+        # Newer versions of transformers call this argument "cache"; adapters hide the signature.
+        base = model.get_base_model() if hasattr(model, "get_base_model") else model
+        cache_name = "cache" if "cache" in inspect.signature(base.forward).parameters else "past_key_values"
         self._cache = empty_cache(model)
         self._cached = {cache_name: self._cache}
         length = max(len(prompt) for prompt in prompts)
@@ -218,7 +233,7 @@ def decode_static(
         how = {"do_sample": True, "temperature": draw.temperature, "top_p": draw.top_p, "top_k": 0}
     ends = list(end_ids) or None
     devices = [model.device] if model.device.type == "cuda" else []
-    with torch.inference_mode(), torch.random.fork_rng(devices):
+    with evaluating(model), torch.no_grad(), torch.random.fork_rng(devices):
         torch.manual_seed(int(torch.randint(2**31, (), generator=draw.generator, device=model.device)))
         written = model.generate(
             ids,

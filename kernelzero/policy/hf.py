@@ -73,19 +73,14 @@ class TransformersSampler:
         encoded = [self._encode(prompt) for prompt in prompts]
         groups: list[list[Completion]] = [[] for _ in prompts]
         generator = self._generator(sampling.seed)
-        training = self._model.training
-        self._model.eval()
-        try:
-            done, total = 0, len(prompts) * n
-            for batch in _batches([len(ids) for ids in encoded], n, self._batch_size):
-                report = _offset(progress, done, total)
-                rows = self._decode([encoded[i] for i in batch.indices], batch.copies, sampling, generator, report)
-                for row, (ids, stopped) in enumerate(rows):
-                    groups[batch.indices[row // batch.copies]].append(self._completion(ids, stopped))
-                done += batch.rows
-                report(batch.rows)
-        finally:
-            self._model.train(training)
+        done, total = 0, len(prompts) * n
+        for batch in _batches([len(ids) for ids in encoded], n, self._batch_size):
+            report = _offset(progress, done, total)
+            rows = self._decode([encoded[i] for i in batch.indices], batch.copies, sampling, generator, report)
+            for row, (ids, stopped) in enumerate(rows):
+                groups[batch.indices[row // batch.copies]].append(self._completion(ids, stopped))
+            done += batch.rows
+            report(batch.rows)
         return groups
 
     def close(self) -> None:

@@ -38,7 +38,9 @@ def write_profile(folder: str | Path, style: Style, role: Role) -> None:
 
 
 def prompt_style(model: str | Path) -> Style:
-    """The prompts that the model was trained on; "full" where it does not say."""
+    """The prompts that the model was trained on; "full" where it does not say. Takes "nano:coder" too."""
+    if str(model).startswith("nano:"):
+        model = nano_path(str(model).removeprefix("nano:"))
     style = read_profile(model).get("prompt", "full")
     if style not in get_args(Style):
         raise UsageError(

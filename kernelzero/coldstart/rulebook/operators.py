@@ -20,10 +20,15 @@ class CannotWrite(ValueError):
 OPERANDS = ("x", "y", "z", "cond", "w", "b")
 """Names of arguments that may be tensors; all other arguments are attributes and must be plain numbers."""
 
-_UNARY = (
+
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
+_UNARY = _words(
     "relu tanh sigmoid exp abs neg sqrt rsqrt square log log1p sin cos erf expm1 reciprocal exp2 log2 sign "
     "gelu silu mish relu6 hardswish hardsigmoid selu softsign tanhshrink logsigmoid"
-).split()
+)
 
 _SIGNATURES: dict[str, tuple[str, ...]] = {
     **{name: ("x",) for name in _UNARY},
@@ -81,15 +86,15 @@ _SIGNATURES: dict[str, tuple[str, ...]] = {
     "matmul": ("x", "w"),
 }
 
-_TORCH = (
+_TORCH = _words(
     "relu tanh sigmoid exp abs neg sqrt rsqrt square log log1p sin cos erf expm1 reciprocal exp2 log2 sign "
     "clamp clamp_min clamp_max pow add sub mul div maximum minimum where addcmul gt lt ge le softmax log_softmax "
     "sum mean max min amax amin argmax argmin norm logsumexp var std cumsum cosine_similarity matmul selu celu"
-).split()
-_FUNCTIONAL = (
+)
+_FUNCTIONAL = _words(
     "relu tanh sigmoid gelu silu mish relu6 hardswish hardsigmoid selu celu softsign tanhshrink logsigmoid leaky_relu "
     "elu hardtanh softplus threshold softmax log_softmax softmin layer_norm rms_norm normalize cosine_similarity linear"
-).split()
+)
 _OPERATOR = {
     "add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "neg": "neg", "pow": "pow", "abs": "abs",
     "gt": "gt", "lt": "lt", "ge": "ge", "le": "le", "matmul": "matmul",

@@ -67,7 +67,6 @@ class Plan:
         return self.base.shape[-1] if space == 0 else self.products[space - 1].shape[-1]
 
 
-
 def is_product(node: Node) -> bool:
     """Whether the node is a matrix product."""
     return node.op in ("linear", "matmul")
