@@ -13,7 +13,6 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-import click
 import typer
 
 from kernelzero.errors import InfrastructureError, UsageError
@@ -287,18 +286,22 @@ def doctor(as_json: Json = False) -> None:
     print(json.dumps(facts, indent=2) if as_json else render(facts))
 
 
+# Typer carries its own click in newer versions and uses the installed one in older ones.
+_ClickException: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+
+
 def main() -> None:
     """Entry point: every error that a person can act on is one line and an exit code."""
     try:
         code = app(standalone_mode=False)
         sys.stdout.flush()
         sys.exit(code if isinstance(code, int) else 0)
-    except click.exceptions.Exit as error:
+    except typer.Exit as error:
         sys.exit(error.exit_code)
-    except click.ClickException as error:
+    except _ClickException as error:
         error.show()
         sys.exit(2)
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, typer.Abort):
         say("interrupted; what was done is kept")
         sys.exit(130)
     except UsageError as error:
