@@ -184,7 +184,8 @@ class _Run:
         coder, curriculum = self.config.coder, self.config.curriculum
         if curriculum.pool:
             self.folder.append("pool.jsonl", given_pool(curriculum.pool))
-        rows = self.folder.read_rows("pool.jsonl")
+        # A Proposer can hit on a benchmark task by itself.
+        rows = [r for r in self.folder.read_rows("pool.jsonl") if not self.services.is_held_out(r["task"]["source"])]
         wanted, seed = coder.steps * coder.modules_per_step, self.config.run.seed + 1000 * number
         tasks = select_modules(rows, wanted, curriculum.selection, seed)
         if not tasks:

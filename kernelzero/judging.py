@@ -65,6 +65,8 @@ class Services:
     """Size and seed to a pool of API sets."""
     benchmark: Callable[[str, str, Path], dict[str, Any]] | None = None
     """Model folder, label and run folder to a summary; None: no benchmark."""
+    is_held_out: Callable[[str], bool] = lambda source: False
+    """Whether a module's source is a benchmark task, which nobody may train on."""
     close: Callable[[], None] = lambda: None
 
 

@@ -45,7 +45,11 @@ def real_services(config: Config) -> Services:
     )
     if not config.bench.tasks:
         return services
-    return dataclasses.replace(services, benchmark=_Benchmark(config, services))
+    from kernelzero.normalise import is_held_out
+
+    tasks = bench_tasks(config.bench.tasks)
+    benchmark = _Benchmark(config, services)
+    return dataclasses.replace(services, benchmark=benchmark, is_held_out=lambda source: is_held_out(source, tasks))
 
 
 def resolve_model(name: str) -> str:
@@ -73,9 +77,9 @@ def api_pool(apis: str, size: int, seed: int) -> list[ApiSet]:
 
 def bench_tasks(name: str) -> list[Task]:
     """The tasks that `bench.tasks` names: "builtin", or a folder."""
-    from kernelzero.bench.builtin import builtin_tasks, load_tasks
+    from kernelzero.bench import named_tasks
 
-    return builtin_tasks() if name == "builtin" else load_tasks(name)
+    return named_tasks(name)
 
 
 @dataclasses.dataclass(frozen=True)

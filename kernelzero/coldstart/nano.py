@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import math
 import random
+import re
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,7 +29,6 @@ CHAT_TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
-SPECIAL = ("<|pad|>", "<|user|>", "<|assistant|>", "<|end|>")
 Say = Callable[[str], None]
 
 
@@ -52,35 +53,33 @@ PROPOSER = NanoSettings(role="proposer", steps=3000, layers=4)
 
 
 def make_tokenizer(texts: Sequence[str], vocabulary: int, folder: Path) -> Any:
-    """A byte-level BPE tokenizer whose merges stay within a line and never join digits.
+    """A Qwen2 tokenizer of its own, with the corpus's commonest lines as single tokens.
 
-    Merges over spaces keep sequences short; single digits let numbers be copied rather than recalled.
+    It has to be Qwen2's class with Qwen2's pre-tokenization: AutoTokenizer gives every folder with a Qwen2 model that
+    class, whatever else was saved there. Whole lines are added tokens, which are matched before pre-tokenization.
     """
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
+    from tokenizers import AddedToken
+    from transformers import Qwen2Tokenizer
 
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(r"\d|\n|[^\d\n]+"), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary,
-        special_tokens=list(SPECIAL),
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-        max_token_length=24,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<|pad|>", eos_token="<|end|>", padding_side="left"
-    )
-    fast.chat_template = CHAT_TEMPLATE
-    fast.save_pretrained(folder)
-    return fast
+    special: dict[str, Any] = {"eos_token": "<|end|>", "pad_token": "<|pad|>", "unk_token": None}
+    empty = Qwen2Tokenizer(vocab={"<|pad|>": 0, "<|end|>": 1}, merges=[], **special)
+    tokenizer = empty.train_new_from_iterator(texts, vocabulary, new_special_tokens=["<|user|>", "<|assistant|>"])
+    tokenizer.add_tokens([AddedToken(line, normalized=False) for line in common_lines(texts)])
+    tokenizer.padding_side = "left"
+    tokenizer.chat_template = CHAT_TEMPLATE
+    tokenizer.save_pretrained(folder)
+    return tokenizer
+
+
+def common_lines(texts: Sequence[str], share: float = 0.005, most: int = 400) -> list[str]:
+    """Lines, line ends included, that occur in at least `share` of the texts, the commonest first.
+
+    Lines with numbers of two digits or more are left out: sizes are to be copied, not recalled.
+    """
+    counts = Counter(line for text in texts for line in set(text.splitlines(keepends=True)))
+    least = max(2, share * len(texts))
+    telling = [line for line, n in counts.most_common() if n >= least and len(line) > 6 and not re.search(r"\d\d", line)]
+    return telling[:most]
 
 
 def make_model(settings: NanoSettings, tokenizer: Any, folder: Path) -> int:
@@ -187,7 +186,7 @@ def solve_rate(sampler: Any, tasks: Sequence[Task], keck: Keck, n: int = 1, seed
     from kernelzero.coder.prompt import coder_prompt
 
     prompts = [coder_prompt(task, Backend.TRITON, "compact") for task in tasks]
-    answers = sampler.sample(prompts, n, Sampling(temperature=1.0, max_tokens=700, seed=seed))
+    answers = sampler.sample(prompts, n, Sampling(temperature=1.0, max_tokens=800, seed=seed))
     jobs, owner = [], []
     for index, completions in enumerate(answers):
         for completion in completions:

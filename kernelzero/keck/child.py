@@ -38,6 +38,8 @@ class _CountOperators(TorchDispatchMode):
         name = func._schema.name.split("::")[-1]
         if not guard.is_view(func) and name not in guard.FREE | guard.METADATA:
             cost.count_operator(ACTIVE.meter, func, args, kwargs or {}, out)
+        if torch.Tag.nondeterministic_seeded in func.tags and name not in ACTIVE.random:
+            ACTIVE.random.append(name)
         return out
 
 
@@ -73,8 +75,6 @@ class Child:
             return self._failure(error), []
 
     def _failure(self, error: BaseException) -> dict[str, Any]:
-        if os.environ.get("KECK_DEBUG"):
-            traceback.print_exception(error)
         finding = ACTIVE.finding()
         if finding:
             return {"ok": False, "status": finding[0], "reason": one_line(finding[1])}
@@ -100,6 +100,7 @@ class Child:
         self.is_candidate = message["entry"] == "ModelNew"
         ACTIVE.full_precision = self.is_candidate and message.get("full_precision", False)
         if self.is_candidate:
+            guard.separate_host_memory()
             self.before, self.settings_before = guard.snapshot(), guard.settings()
         self.module = self._import(message["source"])
         entry = getattr(self.module, message["entry"], None)
@@ -117,7 +118,9 @@ class Child:
             raise TypeError(f"{message['entry']} did not build a torch.nn.Module")
         how = match_parameters(self.model, payload.get("state") or {}) if payload else "none"
         self._check()
-        tree, out = wire.encode({"init": list(init) if not isinstance(init, dict) else init, "state": _state(self.model)})
+        tree, out = wire.encode(
+            {"init": list(init) if not isinstance(init, dict) else init, "state": _state(self.model)}
+        )
         return {"ok": True, "parameters": how, "tree": None if self.is_candidate else tree}, (
             [] if self.is_candidate else out
         )
@@ -158,6 +161,7 @@ class Child:
             "kernels": list(ACTIVE.kernels),
             "kernel_launches": ACTIVE.kernel_launches,
             "unproduced": _unproduced(output, inputs) if self.is_candidate else [],
+            "random": list(ACTIVE.random),
             "launches": ACTIVE.meter.launches,
             "launch_ms": ACTIVE.meter.launch_seconds * 1e3,
             "work_ms": ACTIVE.meter.milliseconds,
@@ -189,7 +193,8 @@ class Child:
     def _import(self, source: str) -> Any:
         # Triton reads a kernel's source from its file, so there has to be one.
         path = self.folder / _FILE
-        path.write_text(source, encoding="utf-8")
+        if self.module is None:
+            path.write_text(source, encoding="utf-8")
         spec = importlib.util.spec_from_file_location("module_under_test", path)
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
@@ -213,7 +218,7 @@ class Child:
     def _forward(self, inputs: list[Any]) -> Any:
         if self.is_candidate:
             with guard.watched_forward():
-                return self.model(*inputs)
+                return guard.plain(self.model(*inputs))
         with torch.no_grad(), guard.HostGuard(pretend=False), _CountOperators():
             return self.model(*inputs)
 
@@ -275,7 +280,12 @@ def _split_init(init: Any) -> tuple[list[Any], dict[str, Any]]:
 
 
 def _fits(old: torch.Tensor, new: Any) -> bool:
-    return isinstance(new, torch.Tensor) and old.shape == new.shape and old.dtype == new.dtype and old.stride() == new.stride()
+    return (
+        isinstance(new, torch.Tensor)
+        and old.shape == new.shape
+        and old.dtype == new.dtype
+        and old.stride() == new.stride()
+    )
 
 
 def _overwrite(old: Any, new: Any) -> Any:
@@ -347,7 +357,7 @@ def match_parameters(model: torch.nn.Module, state: dict[str, torch.Tensor]) -> 
 def main(channel: wire.Channel, folder: Path) -> None:
     """Run a child to its end; returns only when the judge hangs up."""
     devnull = os.open(os.devnull, os.O_RDWR)
-    for fd in (0, 1) if os.environ.get('KECK_DEBUG') else (0, 1, 2):
+    for fd in (0, 1, 2):
         os.dup2(devnull, fd)
     with contextlib.suppress(wire.PeerGone):
         Child(channel, folder).serve()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import selectors
 import signal
 import socket
@@ -41,13 +42,24 @@ class LocalKeck:
     """Keck on this machine's CPU: `workers` judges, started in a program of their own on first use.
 
     Use as a context manager, or call `close`. One `judge` or `examine` runs at a time.
+
+    Args:
+        workers: judges; one a processor by default.
+        limits: what one evaluation may use.
+        seed: what the inputs are drawn from. By default it is drawn anew, so that no candidate can have prepared
+            answers; all judges share it, so that equal questions get equal answers while this object lives.
+        text_rules: False only in tests of the other layers.
     """
 
-    def __init__(self, workers: int | None = None, limits: Limits | None = None) -> None:
+    def __init__(
+        self, workers: int | None = None, limits: Limits | None = None, seed: int | None = None, text_rules: bool = True
+    ) -> None:
         if sys.platform != "linux":
             raise UsageError("judging kernels needs Linux (Triton and process isolation); other commands work here")
         self.workers = workers or len(os.sched_getaffinity(0))
         self.limits = limits or Limits()
+        self.seed = secrets.randbits(48) if seed is None else seed
+        self.text_rules = text_rules
         self._process: subprocess.Popen[bytes] | None = None
         self._sockets: list[socket.socket] = []
 
@@ -60,7 +72,13 @@ class LocalKeck:
     def judge(self, jobs: Sequence[tuple[Task, Candidate]], *, timed: bool = True) -> Iterator[tuple[int, Verdict]]:
         """Verdicts as they are finished. Work that a fault of Keck interrupts is tried once more."""
         messages = [
-            {"op": "judge", "task": task.to_json(), "candidate": candidate.to_json(), "timed": timed}
+            {
+                "op": "judge",
+                "task": task.to_json(),
+                "candidate": candidate.to_json(),
+                "timed": timed,
+                "secret": self.seed,
+            }
             for task, candidate in jobs
         ]
         for index, reply in self._ask_all(messages, [task.source for task, _ in jobs]):
@@ -68,7 +86,10 @@ class LocalKeck:
 
     def examine(self, jobs: Sequence[tuple[Task, Sequence[str]]]) -> Iterator[tuple[int, GateReport]]:
         """Reports as they are finished."""
-        messages = [{"op": "examine", "task": task.to_json(), "apis": [[a] for a in apis]} for task, apis in jobs]
+        messages = [
+            {"op": "examine", "task": task.to_json(), "apis": [[a] for a in apis], "secret": self.seed}
+            for task, apis in jobs
+        ]
         for index, reply in self._ask_all(messages, [task.source for task, _ in jobs]):
             yield index, _report(reply)
 
@@ -96,8 +117,14 @@ class LocalKeck:
         theirs = [b.fileno() for _, b in pairs]
         command = [sys.executable, "-m", "kernelzero.keck.server", "--fds", ",".join(map(str, theirs))]
         command += ["--limits", json.dumps(self.limits.to_json())]
+        command += [] if self.text_rules else ["--without-text-rules"]
         self._process = subprocess.Popen(
-            command, pass_fds=theirs, stdin=subprocess.DEVNULL, stdout=sys.stderr, start_new_session=True, env=_environment()
+            command,
+            pass_fds=theirs,
+            stdin=subprocess.DEVNULL,
+            stdout=sys.stderr,
+            start_new_session=True,
+            env=_environment(),
         )
         for _, b in pairs:
             b.close()
@@ -213,12 +240,14 @@ def _report(reply: dict[str, Any]) -> GateReport:
     return GateReport(report["ok"], report["gate"], report["reason"], report["launch_bound"], report["work_ms"])
 
 
-def open_keck(device: str = "cpu", workers: int | None = None, limits: Limits | None = None) -> LocalKeck:
-    """Keck for a device.
+def open_keck(
+    device: str = "cpu", workers: int | None = None, limits: Limits | None = None, seed: int | None = None
+) -> LocalKeck:
+    """Keck for a device; the other arguments are those of `LocalKeck`.
 
     Raises:
         UsageError: for a device that it cannot judge on.
     """
     if device != "cpu":
         raise UsageError(f"device {device!r}: kernels are judged on the CPU (Triton's interpreter) in this version")
-    return LocalKeck(workers, limits)
+    return LocalKeck(workers, limits, seed)

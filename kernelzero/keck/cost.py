@@ -11,6 +11,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from kernelzero.keck.words import words
+
 BANDWIDTH_BYTES_S = 4.3e12
 """Device-to-device copy on one H200, measured, bytes read plus bytes written."""
 VECTOR_FLOPS_S = 6.0e13
@@ -59,10 +61,10 @@ class Meter:
         return self.seconds * 1e3
 
 
-_TRANSCENDENTAL = frozenset(
+_TRANSCENDENTAL = words(
     "exp exp2 expm1 log log2 log10 log1p sin cos tan sinh cosh tanh asin acos atan erf erfc erfinv sigmoid gelu silu "
     "mish softplus elu celu selu pow rsqrt sqrt _softmax _log_softmax logsumexp log_sigmoid_forward lgamma "
-    "digamma atan2 logaddexp xlogy binary_cross_entropy binary_cross_entropy_with_logits".split()
+    "digamma atan2 logaddexp xlogy binary_cross_entropy binary_cross_entropy_with_logits"
 )
 
 

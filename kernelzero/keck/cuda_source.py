@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 
 from kernelzero.keck.rules import RuleBroken
+from kernelzero.keck.words import words
 from kernelzero.records import Status
 
 _TOKEN = re.compile(
@@ -21,7 +22,7 @@ _TOKEN = re.compile(
     re.DOTALL,
 )
 _LIBRARIES = ("cublas", "cudnn", "cusparse", "cutlass", "cufft", "cusolver")
-_SYSTEM = frozenset("system popen fork execve execvp dlopen dlsym pthread_create ptrace socket".split())
+_SYSTEM = words("system popen fork execve execvp dlopen dlsym pthread_create ptrace socket")
 _TIMEOUT_S = 240
 
 
@@ -64,9 +65,13 @@ def check_tokens(text: str) -> None:
             raise RuleBroken(f"a vendor library is used: {token}")
         if token in _SYSTEM and found[index + 1 : index + 2] == ["("]:
             raise RuleBroken(f"the source reaches outside of its kernel: {token}")
-        if token in ("at", "torch") and found[index + 1 : index + 2] == ["::"] and found[index + 3 : index + 4] == ["("]:
-            if is_compute(found[index + 2]):
-                raise RuleBroken(f"PyTorch computes in C++: {token}::{found[index + 2]}")
+        if (
+            token in ("at", "torch")
+            and found[index + 1 : index + 2] == ["::"]
+            and found[index + 3 : index + 4] == ["("]
+            and is_compute(found[index + 2])
+        ):
+            raise RuleBroken(f"PyTorch computes in C++: {token}::{found[index + 2]}")
 
 
 def is_compute(name: str) -> bool:

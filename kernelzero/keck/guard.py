@@ -2,17 +2,19 @@
 
 Three watchers, all sticky (see ledger.py): a dispatch mode that sees every operator, from Python or C++, and lets only
 allocation, views, layout copies and casts through; a function mode that sees data leave for the host and lets
-GPU-minded code believe that its tensors are on a GPU; an audit hook that sees processes, threads, sockets, files and frames.
+GPU-minded code believe that its tensors are on a GPU; an audit hook that sees processes, sockets, files and frames.
 Beside them, a comparison of global state before and after. A process cannot be kept from lying about itself: these
 catch what is written in Python, rules.py refuses the ways around them, and the answer is never here to be stolen.
 """
 
 from __future__ import annotations
 
+import _thread
 import builtins
 import contextlib
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -23,25 +25,29 @@ import triton
 import triton.language
 import triton.testing
 from torch.overrides import TorchFunctionMode
+from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernelzero.keck import cost, interpreter
 from kernelzero.keck.ledger import ACTIVE, Violation
+from kernelzero.keck.words import words
 
-ALLOCATIONS = frozenset(
+ALLOCATIONS = words(
     "empty empty_like empty_strided new_empty new_empty_strided zeros zeros_like new_zeros ones ones_like new_ones "
-    "full full_like new_full scalar_tensor arange empty_permuted".split()
+    "full full_like new_full scalar_tensor arange empty_permuted"
 )
 """Operators that make a tensor out of no tensor's values."""
-COPIES = frozenset("_to_copy clone copy_ contiguous fill_ zero_ _reshape_copy lift_fresh_copy detach_copy".split())
+COPIES = words("_to_copy clone copy_ contiguous fill_ zero_ _reshape_copy lift_fresh_copy detach_copy")
 """Layout copies, casts and constant fills: they move values and compute none."""
-METADATA = frozenset(
+METADATA = words(
     "size stride storage_offset numel dim is_contiguous sym_size sym_stride sym_numel sym_storage_offset is_pinned "
-    "is_same_size _local_scalar_dense item is_nonzero set_data _version resize_".split()
+    "is_same_size _local_scalar_dense item is_nonzero set_data _version resize_"
 )
-FREE = frozenset("empty empty_like empty_strided new_empty new_empty_strided empty_permuted".split())
+FREE = words("empty empty_like empty_strided new_empty new_empty_strided empty_permuted")
 """Allocations that launch nothing."""
 _POISON_INT = 0x5A
+_SCALARS_A_CALL = 32
+"""Values that the host may read in one call: sizes and scales, not a tensor."""
 
 
 def is_view(func: Any) -> bool:
@@ -62,6 +68,8 @@ class OperatorGuard(TorchDispatchMode):
         """See every operator that reaches a device."""
         kwargs = kwargs or {}
         namespace, _, name = func._schema.name.partition("::")
+        if name in ("_neg_view", "_conj"):
+            raise ACTIVE.violate(f"PyTorch computes inside forward: {name} is arithmetic that is put off")
         if namespace in ("aten", "prim") and (is_view(func) or name in METADATA):
             if name in ("_local_scalar_dense", "item", "is_nonzero"):
                 _check_scalar_read(args[0])
@@ -76,7 +84,8 @@ class OperatorGuard(TorchDispatchMode):
 
 
 def _check_scalar_read(tensor: torch.Tensor) -> None:
-    if tensor.untyped_storage().nbytes() > 16 * tensor.element_size():
+    ACTIVE.scalars_read += 1
+    if tensor.untyped_storage().nbytes() > 16 * tensor.element_size() or ACTIVE.scalars_read > _SCALARS_A_CALL:
         raise ACTIVE.violate("values of a tensor are read on the host inside forward")
 
 
@@ -84,9 +93,9 @@ def _check_narrowing(func: Any, args: Any, kwargs: Any) -> None:
     name = func._schema.name
     source = args[1] if name.endswith("copy_") and len(args) > 1 else args[0]
     target = args[0].dtype if name.endswith("copy_") else kwargs.get("dtype") or args[0].dtype
-    if isinstance(source, torch.Tensor) and source.dtype in (torch.float32, torch.float64):
-        if target.is_floating_point and target.itemsize < 4:
-            ACTIVE.narrowed(f"{source.dtype} is cast to {target}")
+    narrow = target.is_floating_point and target.itemsize < 4
+    if narrow and isinstance(source, torch.Tensor) and source.dtype in (torch.float32, torch.float64):
+        ACTIVE.narrowed(f"{source.dtype} is cast to {target}")
 
 
 def _account(func: Any, name: str, args: Any, kwargs: Any, out: Any) -> None:
@@ -111,15 +120,20 @@ def _poison(tensor: torch.Tensor) -> None:
     if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
         torch.as_strided(tensor, (storage.nbytes() // tensor.element_size(),), (1,), 0).fill_(float("nan"))
     else:
-        storage.fill_(_POISON_INT if tensor.dtype is not torch.bool else 1)
+        storage.fill_(_POISON_INT if tensor.dtype is not torch.bool else 1)  # type: ignore[attr-defined]
 
 
 # --- the host side ---------------------------------------------------------------------------------------------------
 
 _T = torch.Tensor
 _HOST_READS = {
-    _T.numpy, _T.tolist, _T.__array__, _T.__dlpack__, _T.untyped_storage, _T.storage, _T.__reduce_ex__,
+    _T.numpy, _T.tolist, _T.__array__, _T.__reduce_ex__, _T.apply_, _T.map_, _T.map2_,
 }  # fmt: skip
+_MEMORY = {_T.__dlpack__, _T.untyped_storage, _T.storage, _T._typed_storage}
+"""What gives the host a window on a tensor's memory that stays open: denied at all times."""
+_SHARING = {torch.as_tensor, torch.asarray, torch.frombuffer}
+_ADDRESS_MASK = 0x2A55 << 48
+"""Addresses are told with these bits flipped: alignment and differences are as on a GPU, and as useless to the host."""
 _GPU_DEVICE = torch.device("cuda", 0)
 _IS_CUDA, _DEVICE = _T.is_cuda.__get__, _T.device.__get__  # type: ignore[attr-defined]
 
@@ -138,16 +152,59 @@ class HostGuard(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """See every call of torch's Python interface."""
         kwargs = kwargs or {}
-        if ACTIVE.in_forward and func in _HOST_READS:
-            raise ACTIVE.violate(f"a tensor's data is taken to the host inside forward: {func.__name__}")
+        if (ACTIVE.in_forward and func in _HOST_READS) or (self.pretend and func in _MEMORY):
+            raise ACTIVE.violate(f"a tensor's data is taken to the host: {func.__name__}")
         if self.pretend and func == _IS_CUDA:
             return True
         if self.pretend and func == _DEVICE:
             return _GPU_DEVICE
+        if ACTIVE.in_forward and func is _T.__repr__:
+            # torch prints with all modes off, and text can be read as well as numbers.
+            return f"tensor(<{tuple(args[0].shape)}, {args[0].dtype}>)"
+        if self.pretend and func == _T.data_ptr:
+            return func(*args, **kwargs) ^ _ADDRESS_MASK
         if func is _T.cuda:
             return args[0]
         args, kwargs = _on_cpu(args), {k: _cpu_device(v) if k == "device" else v for k, v in kwargs.items()}
-        return func(*args, **kwargs)
+        out = func(*args, **kwargs)
+        if self.pretend and func in (_T.numpy, _T.__array__):
+            # On a GPU the host gets a copy, never the memory that kernels write to.
+            return out.copy()
+        return out.clone() if self.pretend and func in _SHARING else out
+
+
+def separate_host_memory() -> None:
+    """Cut the ways past torch's modes: shared memory of tensors and host arrays, and the switches of the modes."""
+    from_numpy, from_dlpack = torch.from_numpy, torch.from_dlpack
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise ACTIVE.violate("the candidate goes round torch's modes")
+
+    disable = _python_dispatch._disable_current_modes
+
+    def disable_outside_forward() -> Any:
+        if ACTIVE.in_forward:
+            raise ACTIVE.violate("torch's modes are switched off inside forward")
+        return disable()
+
+    _python_dispatch._disable_current_modes = disable_outside_forward
+    torch._C._DisableTorchDispatch = refuse  # type: ignore[assignment, misc]
+    torch.from_numpy = lambda array: from_numpy(array).clone()  # type: ignore[assignment]
+    torch.from_dlpack = torch.utils.dlpack.from_dlpack = lambda *a, **k: from_dlpack(*a, **k).clone()
+    torch.to_dlpack = torch.utils.dlpack.to_dlpack = torch._C._to_dlpack = refuse
+
+
+def plain(value: Any) -> Any:
+    """An output without the candidate's own containers, whose methods would run after the guards are gone."""
+    if type(value) is torch.Size:
+        return tuple(int(item) for item in value)
+    if isinstance(value, tuple):
+        return tuple(plain(item) for item in value)
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in dict.items(value)}
+    return value
 
 
 def _on_cpu(args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -167,11 +224,12 @@ def _cpu_device(value: Any) -> Any:
 # --- processes, threads, files ---------------------------------------------------------------------------------------
 
 _DENIED_EVENTS = (
-    "os.fork", "os.forkpty", "os.exec", "os.posix_spawn", "os.spawn", "os.system", "os.kill", "os.killpg", "subprocess.Popen", "socket.",
-    "sys._current_frames", "gc.get_", "_thread.start_new_thread", "sys.settrace", "sys.setprofile",
-    "os.remove", "os.rename", "os.rmdir", "os.chmod", "os.chown", "os.link", "os.symlink", "os.truncate", "os.mkdir",
-    "shutil.", "signal.pthread_kill", "mmap.__new__", "ctypes.dlopen", "ctypes.dlsym", "ctypes.cdata", "ctypes.string_at",
-    "ctypes.addressof", "ctypes.call_function", "pty.spawn", "os.chdir", "sys.addaudithook", "pickle.find_class",
+    "os.fork", "os.forkpty", "os.exec", "os.posix_spawn", "os.spawn", "os.system", "os.kill", "os.killpg",
+    "subprocess.Popen", "socket.", "sys._current_frames", "gc.get_", "_thread.start_new_thread", "sys.settrace",
+    "sys.setprofile", "os.remove", "os.rename", "os.rmdir", "os.chmod", "os.chown", "os.link", "os.symlink",
+    "os.truncate", "os.mkdir", "shutil.", "signal.pthread_kill", "mmap.__new__", "ctypes.dlopen", "ctypes.dlsym",
+    "ctypes.cdata", "ctypes.string_at", "ctypes.addressof", "ctypes.call_function", "pty.spawn", "os.chdir",
+    "sys.addaudithook", "pickle.find_class",
 )  # fmt: skip
 _FROM_CANDIDATE = ("exec", "compile", "sys._getframe", "object.__setattr__", "object.__delattr__", "marshal.loads")
 _armed = False
@@ -182,9 +240,9 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
         return
     if event == "open":
         _check_open(*arguments[:3])
-    elif event.startswith(_DENIED_EVENTS) and not _inside_folder(event, arguments):
-        raise ACTIVE.violate(f"the candidate reaches outside of its kernel: {event}")
-    elif event in _FROM_CANDIDATE and _called_from(_folder):
+    elif (event.startswith(_DENIED_EVENTS) and not _inside_folder(event, arguments)) or (
+        event in _FROM_CANDIDATE and _called_from(_folder)
+    ):
         raise ACTIVE.violate(f"the candidate reaches outside of its kernel: {event}")
 
 
@@ -194,7 +252,8 @@ _folder = "/nonexistent"
 def _inside_folder(event: str, arguments: tuple[Any, ...]) -> bool:
     if event not in ("os.mkdir", "os.remove", "os.rename", "os.rmdir"):
         return False
-    return all(os.path.realpath(os.fsdecode(a)).startswith(_folder) for a in arguments if isinstance(a, str | bytes))
+    paths = [os.path.realpath(os.fsdecode(a)) for a in arguments if isinstance(a, str | bytes)]
+    return all(path.startswith(_folder) and not path.endswith(".py") for path in paths)
 
 
 _looking = False
@@ -217,16 +276,29 @@ def _check_open(path: Any, mode: Any, flags: Any) -> None:
         return
     text = os.path.realpath(os.fsdecode(path))
     writes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
-    if writes and not text.startswith(_folder) and text != os.devnull:
-        raise ACTIVE.violate(f"the candidate writes a file outside of its folder: {os.path.basename(text)}")
+    # Kernels are read from the module's file, more than once.
+    if writes and (not text.startswith(_folder) or text.endswith(".py")) and text != os.devnull:
+        raise ACTIVE.violate(f"the candidate writes a file that is not its own: {os.path.basename(text)}")
     if not text.startswith(_READABLE) and not text.startswith(_folder):
         raise ACTIVE.violate(f"the candidate reads a file: {os.path.basename(text)}")
 
 
-_READABLE = tuple(
-    os.path.realpath(p) + os.sep
-    for p in {sys.prefix, sys.base_prefix, *(p for p in sys.path if p), os.path.dirname(torch.__file__)}
-) + ("/usr/", "/lib", "/etc/localtime", "/dev/null", "/dev/urandom", "/sys/devices/system/cpu")
+_READABLE = (
+    *(
+        os.path.realpath(p) + os.sep
+        for p in {sys.prefix, sys.base_prefix, *(p for p in sys.path if p), os.path.dirname(torch.__file__)}
+    ),
+    "/usr/",
+    "/lib",
+    "/etc/localtime",
+    "/dev/null",
+    "/dev/urandom",
+    "/sys/devices/system/cpu",
+)
+
+
+def _no_thread(*_: Any, **__: Any) -> None:
+    raise ACTIVE.violate("the candidate starts a thread")
 
 
 def arm(folder: str) -> None:
@@ -234,6 +306,10 @@ def arm(folder: str) -> None:
     global _armed, _folder
     if not _armed:
         _folder = os.path.realpath(folder)
+        # Not every Python has an audit event for threads; a dispatch mode sees only its own.
+        for module in (_thread, threading):
+            for name in [n for n in vars(module) if n.lstrip("_").startswith("start_") and "thread" in n]:
+                setattr(module, name, _no_thread)
         sys.addaudithook(_audit)
         _armed = True
 
@@ -241,9 +317,9 @@ def arm(folder: str) -> None:
 # --- global state ----------------------------------------------------------------------------------------------------
 
 _WATCHED: tuple[Any, ...] = (
-    torch, torch.Tensor, torch._C.TensorBase, torch.cuda, torch.cuda.Event, F, torch.nn.Module, torch.nn.Linear, torch.testing, torch.autograd,
-    torch.linalg, torch.utils, torch.random, time, builtins, triton, triton.language.core, triton.testing,
-    triton.runtime.jit, triton.runtime.jit.JITFunction, sys, os, contextlib,
+    torch, torch.Tensor, torch._C.TensorBase, torch.cuda, torch.cuda.Event, F, torch.nn.Module, torch.nn.Linear,
+    torch.testing, torch.autograd, torch.linalg, torch.utils, torch.random, time, builtins, triton,
+    triton.language.core, triton.testing, triton.runtime.jit, triton.runtime.jit.JITFunction, sys, os, contextlib,
 )  # fmt: skip
 _NOISY = {"_", "last_type", "last_value", "last_traceback", "last_exc", "__warningregistry__", "path_importer_cache"}
 
@@ -259,7 +335,7 @@ def snapshot() -> dict[str, Any]:
 
 
 _TINY = torch.full((1,), 2e-38)
-_HARMLESS_VARIABLES = frozenset("TORCH_CUDA_ARCH_LIST CUDA_HOME TORCH_EXTENSIONS_DIR MAX_JOBS".split())
+_HARMLESS_VARIABLES = words("TORCH_CUDA_ARCH_LIST CUDA_HOME TORCH_EXTENSIONS_DIR MAX_JOBS")
 
 
 def settings() -> dict[str, Any]:
@@ -273,6 +349,10 @@ def settings() -> dict[str, Any]:
         "cuDNN": torch.backends.cudnn.enabled,
         "cuDNN benchmark": torch.backends.cudnn.benchmark,
         "cuDNN determinism": torch.backends.cudnn.deterministic,
+        "fp16 reduction": torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction,
+        "bf16 reduction": torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction,
+        "oneDNN": torch.backends.mkldnn.enabled,
+        "default device": str(torch.get_default_device()),
         "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
         "recursion limit": sys.getrecursionlimit(),
         "denormal numbers": float(_TINY * 0.5),
@@ -304,12 +384,28 @@ def watched_forward() -> Iterator[None]:
     """The rules of `forward`: enter, run the candidate, leave."""
     interpreter.forget_produced()
     _KEEP_ALIVE.clear()
-    ACTIVE.in_forward = True
+    ACTIVE.in_forward, ACTIVE.scalars_read = True, 0
+    depth = _mode_depth()
     try:
         with torch.no_grad(), HostGuard(pretend=True), OperatorGuard():
             yield
     finally:
         ACTIVE.in_forward = False
+    if _mode_depth() != depth:
+        raise ACTIVE.violate("forward leaves a mode on torch's stack")
 
 
-__all__ = ["HostGuard", "OperatorGuard", "Violation", "arm", "check_unchanged", "settings", "snapshot", "watched_forward"]
+def _mode_depth() -> tuple[int, int]:
+    return torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()
+
+
+__all__ = [
+    "HostGuard",
+    "OperatorGuard",
+    "Violation",
+    "arm",
+    "check_unchanged",
+    "settings",
+    "snapshot",
+    "watched_forward",
+]

@@ -8,8 +8,16 @@ What is not: registers, shared memory, numerical modes of tensor cores, races in
 
 from __future__ import annotations
 
+import builtins
+import contextlib
+import dis
+import functools
 import inspect
+import itertools
+import sys
 import types
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -109,19 +117,53 @@ _launch: _Launch | None = None
 class KeckKernel(jit.JITFunction):
     """What `@triton.jit` makes in a child: compiled by the front end, run by the interpreter, recorded."""
 
+    def __init__(self, fn: Any, **options: Any) -> None:
+        super().__init__(fn, **options)
+        _check_names(self.fn.__code__)
+        _made[id(self)] = (self, _facts(self))
+
     def run(self, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
         """Launch over `grid`; arguments as Triton takes them."""
         if warmup:
             return
+        _require_intact(self)
+        # From here on no code of the candidate runs but its grid: `_bind` lets only plain values through.
+        bound, options = _bind(self, args, kwargs)
+        grid = _normalise_grid(grid, bound, self.fn.__name__)
         with torch._C.DisableTorchFunction():
-            bound, options = _bind(self, args, kwargs)
-            grid = _normalise_grid(grid, bound, self.fn.__name__)
             key = _check_front_end(self, bound, options)
         _interpret(self, bound, grid, key)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """A call from inside another kernel."""
         return _call_device_function(self, *args, **kwargs)
+
+
+_made: dict[int, Any] = {}
+"""Id of every kernel → itself and what it consisted of when it was made."""
+
+
+def _facts(kernel: KeckKernel) -> tuple[Any, ...]:
+    return kernel.fn, kernel.fn.__code__, kernel.fn.__defaults__, kernel.src
+
+
+def _require_intact(kernel: Any) -> None:
+    """What is interpreted has to be what the front end saw."""
+    made = _made.get(id(kernel))
+    if type(kernel) is not KeckKernel or made is None:
+        raise ACTIVE.violate("a kernel is an object of the candidate's own class")
+    if not all(a is b for a, b in zip(made[1], _facts(kernel), strict=True)):
+        raise ACTIVE.violate("a kernel was changed after it was made")
+
+
+def _check_names(code: types.CodeType) -> None:
+    """The front end skips branches that it finds constant; a name there must not lead out of Triton either."""
+    for name in code.co_names:
+        if name in ("handle", "runtime", "interpreter", "interpreter_semantic") or name.startswith("__"):
+            raise ACTIVE.violate(f"kernel {code.co_name} uses .{name}, which is no Triton")
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            _check_names(constant)
 
 
 def _call_device_function(function: jit.JITFunction, *args: Any, **kwargs: Any) -> Any:
@@ -134,23 +176,129 @@ _rewritten_cache: dict[Any, Any] = {}
 
 
 def _rewritten(function: jit.JITFunction) -> Any:
+    ours = id(function) in _KNOWN
+    if not ours:
+        _require_intact(function)
     if function.fn not in _rewritten_cache:
         raw = interp.InterpretedFunction(function.fn).rewrite()
-        names = {name: _interpreted_global(value) for name, value in raw.__globals__.items()}
+        if ours:
+            names = {name: _interpreted(value) for name, value in raw.__globals__.items()}
+        else:
+            used = _used_names(raw.__code__)
+            names = {name: _interpreted_global(name, raw.__globals__[name]) for name in used & raw.__globals__.keys()}
+            names["__builtins__"] = _KERNEL_BUILTINS
+            for default in raw.__defaults__ or ():
+                plain_value(default)
         own = types.FunctionType(raw.__code__, names, raw.__name__, raw.__defaults__, raw.__closure__)
         own.__kwdefaults__ = raw.__kwdefaults__
         _rewritten_cache[function.fn] = own
     return _rewritten_cache[function.fn]
 
 
-def _interpreted_global(value: Any) -> Any:
-    """What a name of the kernel's module means to the interpreter: builtins that were imported by name work too."""
+def _used_names(code: types.CodeType) -> set[str]:
+    """Names that the code takes from its module; co_names alone has attributes too."""
+    inner = [c for c in code.co_consts if isinstance(c, types.CodeType)]
+    own = {i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    return own.union(*(_used_names(c) for c in inner))
+
+
+_KERNEL_BUILTINS = {
+    name: getattr(builtins, name)
+    for name in ("range", "len", "min", "max", "int", "float", "bool", "abs", "isinstance", "tuple", "list", "str")
+} | {"print": lambda *_, **__: None, "AssertionError": AssertionError}
+"""What Python's own names mean inside a kernel. Printing is silent: whoever catches the text has the data."""
+_KNOWN: dict[int, Any] = {}
+"""Id → object, for everything that Triton's language consists of."""
+
+
+def _learn_language() -> None:
+    for module_name, module in list(sys.modules.items()):
+        if module_name.startswith("triton.language"):
+            _KNOWN.update((id(value), value) for value in vars(module).values())
+
+
+def _interpreted_global(name: str, value: Any) -> Any:
+    """What a name of the candidate's kernel means to the interpreter; only Triton and plain values mean anything."""
+    if inspect.ismodule(value):
+        return _interpreted(value) if value.__name__.partition(".")[0] == "triton" else _NumbersOf(value)
+    if id(value) in _KNOWN or type(value) is KeckKernel:
+        return _interpreted(value)
+    if type(value) is getattr(jit, "ConstexprFunction", None):
+        return lambda *a, **k: value(*(_not_a_block(x) for x in a), **{n: _not_a_block(x) for n, x in k.items()})
+    return plain_value(value)
+
+
+def _not_a_block(value: Any) -> Any:
+    if isinstance(value, tl.core.base_value) and not isinstance(value, tl.constexpr):
+        raise ACTIVE.violate("a constexpr function is given the values of a kernel")
+    return value
+
+
+def _interpreted(value: Any) -> Any:
+    """Builtins that were imported by name get the interpreter's semantic; device libraries are not there."""
     module = getattr(value, "__name__" if inspect.ismodule(value) else "__module__", None) or ""
     if module.startswith("triton.language.extra"):
         return _DeviceOnly(module)
     if inspect.isfunction(value) and tl.core.is_builtin(value):
-        return lambda *a, **k: value(*a, **{n: v for n, v in k.items() if n != "_semantic"}, _semantic=interp.interpreter_semantic)
+        return lambda *a, **k: value(
+            *a, **{n: v for n, v in k.items() if n != "_semantic"}, _semantic=interp.interpreter_semantic
+        )
     return value
+
+
+class _NumbersOf:
+    """A module inside a kernel: numbers such as `math.pi`, no functions."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        return plain_value(getattr(self._module, name))
+
+
+_PLAIN = (bool, int, float, str, type(None), torch.dtype, tl.dtype, tl.pointer_type, tl.block_type)
+
+
+def plain_value(value: Any) -> Any:
+    """The value, if nothing of the candidate's own can run when Triton looks at it.
+
+    Raises:
+        Unsupported: for any other value.
+    """
+    kind = type(value)
+    if kind in _PLAIN or kind is KeckKernel or id(value) in _KNOWN or value is interp.interpreter_semantic:
+        return value
+    if kind is tl.constexpr:
+        return tl.constexpr(plain_value(value.value))
+    if kind in (tuple, list):
+        return kind(plain_value(item) for item in value)
+    if isinstance(value, int):
+        return int.__int__(value)
+    if isinstance(value, float):
+        return float.__float__(value)
+    raise ACTIVE.cannot(f"a kernel is given a value of type {kind.__name__}, which cannot be followed here")
+
+
+def _plain_argument(value: Any) -> Any:
+    """Like `plain_value`, for an argument of a launch: tensors and descriptors of tensors too."""
+    kind = type(value)
+    if kind in (torch.Tensor, torch.nn.Parameter):
+        return value
+    if kind in (tuple, list):
+        return kind(_plain_argument(item) for item in value)
+    if kind in _descriptor_types() and type(value.base) in (torch.Tensor, torch.nn.Parameter):
+        return value
+    return plain_value(value)
+
+
+@functools.cache
+def _descriptor_types() -> tuple[type, ...]:
+    found: list[type] = [jit.TensorWrapper]
+    with contextlib.suppress(ImportError):
+        from triton.tools.tensor_descriptor import TensorDescriptor
+
+        found.append(TensorDescriptor)
+    return tuple(found)
 
 
 class _DeviceOnly:
@@ -175,7 +323,7 @@ def _bind(kernel: KeckKernel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         raise KeyError(f"kernel {kernel.fn.__name__} has no argument {sorted(unknown)[0]!r}")
     bound = inspect.signature(kernel.fn).bind(*args, **{k: v for k, v in kwargs.items() if k in names})
     bound.apply_defaults()
-    return dict(bound.arguments), options
+    return {name: _plain_argument(value) for name, value in bound.arguments.items()}, options
 
 
 def _option_names() -> set[str]:
@@ -285,20 +433,32 @@ def _interpret(kernel: KeckKernel, bound: dict[str, Any], grid: tuple[int, int, 
     _note_produced(launch)
 
 
-def _run_grid(
-    key: Any, function: Any, arguments: dict[str, Any], grid: tuple[int, int, int], launch: _Launch
-) -> None:
+def _run_grid(key: Any, function: Any, arguments: dict[str, Any], grid: tuple[int, int, int], launch: _Launch) -> None:
     builder = interp.interpreter_builder
     handles = trace.handles_of(arguments)
-    numbers = tuple((k, repr(v.handle.data)) for k, v in arguments.items() if handles and isinstance(v, tl.tensor) and k not in handles)
+    numbers = tuple(
+        (k, repr(v.handle.data))
+        for k, v in arguments.items()
+        if handles and isinstance(v, tl.tensor) and k not in handles
+    )
     key = (key, numbers)
     builder.set_grid_dim(*grid)
-    for x in range(grid[0]):
-        for y in range(grid[1]):
-            for z in range(grid[2]):
-                builder.set_grid_idx(x, y, z)
-                trace.RECORDER.run(key, function, arguments, handles)
-                launch.program += 1
+    for x, y, z in _order(function, grid):
+        builder.set_grid_idx(x, y, z)
+        trace.RECORDER.run(key, function, arguments, handles)
+        launch.program += 1
+    _atomic_launches[function] += launch.atomics
+
+
+_atomic_launches: Counter[Any] = Counter()
+
+
+def _order(function: Any, grid: tuple[int, int, int]) -> Iterator[tuple[int, int, int]]:
+    """The order in which programs run. Races are not looked for where atomics are used: there the order alternates."""
+    x, y, z = grid
+    if _atomic_launches[function] % 2:
+        return itertools.product(range(x - 1, -1, -1), range(y - 1, -1, -1), range(z - 1, -1, -1))
+    return itertools.product(range(x), range(y), range(z))
 
 
 def _regions(values: Any) -> list[_Region]:
@@ -342,7 +502,7 @@ def mark_produced(tensor: torch.Tensor) -> None:
     _produced[storage.data_ptr()] = storage.data_ptr() + storage.nbytes()
 
 
-# --- hooks into the interpreter, installed once before any child is forked -----------------------------------------------
+# --- hooks into the interpreter, installed once before any child is forked -------------------------------------------
 
 
 _swaps: list[tuple[Any, str, Any, Any]] = []
@@ -378,6 +538,7 @@ def _record_swaps() -> None:
     scope.set_attr(tl.tensor, "__index__", lambda self: int(trace.RECORDER.looked_at(self.handle)))
     scope.set_attr(tl.tensor, "__bool__", lambda self: bool(trace.RECORDER.looked_at(self.handle)))
     scope.set_attr(tl.tensor, "T", property(lambda self: tl.trans(self)))
+    scope.set_attr(tl, "static_print", _KERNEL_BUILTINS["print"])
     scope.set_attr(tl, "extra", _DeviceOnly("triton.language.extra"))
     seen: set[tuple[int, str]] = set()
     for owner, name, old in scope._changes:
@@ -391,8 +552,11 @@ def _record_swaps() -> None:
 def install() -> None:
     """Replace `triton.jit` and watch the interpreter's builder. Called once, in the process that children fork from."""
     _record_swaps()
+    _descriptor_types()
+    _learn_language()
     jit.JITFunction.__call__ = _call_device_function
     triton.jit = jit.jit = _keck_jit
+    interp.InterpreterBuilder.create_print = lambda *_, **__: None
     _watch_memory()
     _watch_arithmetic()
     _watch_unfaithful()

@@ -52,7 +52,11 @@ class Judge:
 
     zygote: Zygote
     limits: Limits
-    _tasks: OrderedDict[tuple[str, bool], Reference | TaskRefused] = field(default_factory=OrderedDict)
+    secret: int = 0
+    """What the seeds of the inputs are derived from; no child ever gets it."""
+    text_rules: bool = True
+    """Off only in tests, which ask whether what runs is enough to refuse an attack."""
+    _tasks: OrderedDict[tuple[str, int, bool], Reference | TaskRefused] = field(default_factory=OrderedDict)
 
     # --- tasks ---
 
@@ -62,10 +66,12 @@ class Judge:
         Raises:
             TaskRefused.
         """
-        key = (source, move_weights)
+        key = (source, self.secret, move_weights)
         if key not in self._tasks:
             try:
-                self._tasks[key] = take_on(source, self.zygote, self.limits, move_weights=move_weights)
+                self._tasks[key] = take_on(
+                    source, self.zygote, self.limits, secret=self.secret, move_weights=move_weights
+                )
             except TaskRefused as refusal:
                 self._tasks[key] = refusal
             self._forget_oldest()
@@ -97,7 +103,8 @@ class Judge:
         started = time.monotonic()
         seen = _Observed()
         try:
-            rules.check(candidate.source, candidate.backend)
+            if self.text_rules:
+                rules.check(candidate.source, candidate.backend)
             if candidate.backend is Backend.CUDA:
                 cuda_source.check(candidate.source)
             self._run(task, candidate, seen)
@@ -178,8 +185,12 @@ class _Run:
             check = number in (0, len(plan) - 1)
             message = {"op": "call", "tree": case.tree, "seed": FORWARD_SEED, "in_place": in_place, "check": check}
             facts, out = self._ask(message, case.buffers, max_payload=2 * _expected_bytes(case) + (1 << 20))
-            self._check_facts(facts, case)
-            self._compare(facts, out, case, reference)
+            try:
+                self._check_facts(facts, case)
+                self._compare(facts, out, case, reference)
+            except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+                # Only a child that was taken over sends such an answer.
+                raise _Decision(Status.REJECTED, f"the answer is malformed: {type(error).__name__}") from None
 
     def _ask(
         self, message: dict[str, Any], buffers: list[bytes], max_payload: int = wire.MAX_PAYLOAD_BYTES
@@ -193,9 +204,15 @@ class _Run:
             raise _Decision(Status.RUNTIME_ERROR, self.child.how_it_ended()) from None
         except wire.WireError as error:
             raise _Decision(Status.INCORRECT, f"the output is not what is due: {error}") from None
-        if not reply["ok"]:
-            raise _Decision(Status(reply["status"]), reply["reason"])
+        if reply.get("ok") is not True:
+            raise self._failure(reply)
         return reply, out
+
+    def _failure(self, reply: dict[str, Any]) -> _Decision:
+        try:
+            return _Decision(Status(reply["status"]), " ".join(str(reply["reason"]).split())[:500] or "no reason")
+        except (KeyError, ValueError):
+            return _Decision(Status.REJECTED, "the answer is malformed")
 
     def _check_facts(self, facts: dict[str, Any], case: Case) -> None:
         self.seen.kernels = tuple(facts["kernels"])
@@ -248,5 +265,3 @@ def call_plan(cases: list[Case]) -> list[tuple[Case, bool]]:
         plan.append((cases[(index * 5) % len(cases)], index % 2 == 0))
         index += 1
     return plan
-
-

@@ -33,9 +33,13 @@ class Ledger:
     compile_faults: list[str] = field(default_factory=list)
     kernels: list[str] = field(default_factory=list)
     meter: Meter = field(default_factory=Meter)
+    random: list[str] = field(default_factory=list)
+    """Operators of a reference that drew from the generator."""
     in_forward: bool = False
     full_precision: bool = False
     """Whether the task is float32 or wider throughout, so that narrower arithmetic breaks a rule."""
+    scalars_read: int = 0
+    """Values that the host read out of small tensors in this call."""
     kernel_launches: int = 0
     """Launches of the candidate's own kernels in this call."""
 

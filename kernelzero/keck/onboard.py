@@ -1,8 +1,8 @@
 """A task is taken on once: its reference is run on inputs that the judge chose, and the answers stay with the judge.
 
 Besides what `get_inputs` gives under several seeds there are inputs that it does not give: a hundred times larger,
-with other signs, and shifted. A few well-chosen inputs catch most of what random ones miss. Weights that are constant after
-construction (biases of zero, scales of one) are moved a little, or a kernel could leave them out unseen.
+with other signs, and shifted. A few well-chosen inputs catch most of what random ones miss. Weights that are constant
+after construction (biases of zero, scales of one) are moved a little, or a kernel could leave them out unseen.
 A task whose answer can be had without looking (zeros, the mean, the input, the answer to other inputs) is judged by
 a scale-aware criterion, or refused as degenerate. Rule on modes: modules are judged as constructed, in training mode
 as KernelBench does, so BatchNorm uses batch statistics; an output that depends on the generator (dropout) is refused.
@@ -11,6 +11,7 @@ as KernelBench does, so BatchNorm uses batch statistics; an output that depends 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -25,6 +26,14 @@ from kernelzero.keck.zygote import ChildHandle, Zygote
 
 SEEDS = 8
 """Distinct draws of `get_inputs`, where memory allows."""
+
+
+def input_seed(secret: int, source: str, index: int) -> int:
+    """The generator's seed for one draw. Who does not know `secret` cannot prepare answers to the inputs."""
+    digest = hashlib.sha256(f"{secret}:{index}:{source}".encode("utf-8", "surrogatepass")).digest()
+    return int.from_bytes(digest[:6], "little")
+
+
 STRESS_FACTORS = (100.0, 10.0)
 INIT_SEED = 20_260_329
 """Seed before a model is built, the same for reference and candidate."""
@@ -71,6 +80,8 @@ class Reference:
     launches: int
     full_precision: bool
     weights_moved: bool
+    random: list[str]
+    """Operators that draw from the generator inside `forward`."""
     seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
 
@@ -79,8 +90,12 @@ class Reference:
         return wire.encode({"init": self.init, "state": self.state})
 
 
-def take_on(source: str, zygote: Zygote, limits: Limits, *, move_weights: bool = True) -> Reference:
+def take_on(source: str, zygote: Zygote, limits: Limits, *, secret: int = 0, move_weights: bool = True) -> Reference:
     """Run a reference in a child of its own and collect its answers.
+
+    Args:
+        secret: what the seeds of the inputs are derived from.
+        move_weights: whether constant weights are changed.
 
     Raises:
         TaskRefused: when it does not run, is not finite or deterministic, or is degenerate.
@@ -88,7 +103,7 @@ def take_on(source: str, zygote: Zygote, limits: Limits, *, move_weights: bool =
     started = time.monotonic()
     child = zygote.spawn(limits.memory_bytes, limits.cpu_s)
     try:
-        reference = _collect(Asker(child, started + limits.timeout_s), source, limits, move_weights)
+        reference = _collect(Asker(child, started + limits.timeout_s), source, limits, secret, move_weights)
     finally:
         child.end()
     reference.seconds = time.monotonic() - started
@@ -101,7 +116,10 @@ class Asker:
     def __init__(self, child: ChildHandle, deadline: float) -> None:
         self.child, self.deadline = child, deadline
 
-    def __call__(self, message: dict[str, Any], buffers: list[bytes] | None = None) -> tuple[dict[str, Any], list[bytearray]]:
+    def __call__(
+        self, message: dict[str, Any], buffers: list[bytes] | None = None
+    ) -> tuple[dict[str, Any], list[bytearray]]:
+        """The answer to one message; TaskRefused where there is none."""
         try:
             reply, out = self.child.ask(message, buffers, deadline=self.deadline)
         except wire.DeadlinePassed:
@@ -116,41 +134,44 @@ class Asker:
         return reply, out
 
 
-def _collect(ask: Asker, source: str, limits: Limits, move_weights: bool) -> Reference:
+def _collect(ask: Asker, source: str, limits: Limits, secret: int, move_weights: bool) -> Reference:
     reply, buffers = ask({"op": "load", "entry": "Model", "source": source, "seed": INIT_SEED})
     built = wire.decode(reply["tree"], buffers)
     state, moved = _moved(built["state"]) if move_weights else (built["state"], False)
     if moved:
         ask({"op": "set_state", "tree": (encoded := wire.encode(state))[0]}, encoded[1])
-    first, facts = _draw(ask, 0)
+    seeds = [input_seed(secret, source, index) for index in range(SEEDS)]
+    first, facts = _draw(ask, 0, seeds[0])
     _require_finite(first)
     _require_deterministic(ask, first)
     count = max(3, min(SEEDS, (limits.case_mib << 20) // max(first.nbytes, 1)))
-    cases = [first, *(_draw(ask, i)[0] for i in range(1, count))]
+    cases = [first, *(_draw(ask, i, seeds[i])[0] for i in range(1, count))]
     criterion = choose_criterion(cases)
     cases = [dataclasses.replace(case, criterion=criterion) for case in cases]
     values = [wire.decode(first.tree, _copies(first.buffers)), first.expected, list(state.values())]
     return Reference(
         init=built["init"],
         state=state,
-        cases=cases + list(_stress_cases(ask, cases)),
+        cases=cases + list(_stress_cases(ask, cases, seeds[0])),
         criterion=criterion,
         work_ms=facts["work_ms"],
         launch_ms=facts["launch_ms"],
         launches=facts["launches"],
         full_precision=all(t.dtype.itemsize >= 4 for t in tensors(values) if t.dtype.is_floating_point),
         weights_moved=moved,
+        random=facts["random"],
     )
 
 
-def _draw(ask: Asker, index: int) -> tuple[Case, dict[str, Any]]:
-    reply, buffers = ask({"op": "inputs", "seed": 1000 + index})
-    return _answer(ask, reply["tree"], [bytes(b) for b in buffers], ABSOLUTE, f"seed {index}")
+def _draw(ask: Asker, index: int, seed: int) -> tuple[Case, dict[str, Any]]:
+    reply, buffers = ask({"op": "inputs", "seed": seed})
+    return answer(ask, reply["tree"], [bytes(b) for b in buffers], ABSOLUTE, f"draw {index}")
 
 
-def _answer(
+def answer(
     ask: Asker, tree: Any, buffers: list[bytes], criterion: Criterion, label: str, seed: int = FORWARD_SEED
 ) -> tuple[Case, dict[str, Any]]:
+    """What the reference gives for these inputs, as a case, and what was observed of the call."""
     facts, out = ask({"op": "call", "tree": tree, "seed": seed}, buffers)
     expected = wire.decode(facts["tree"], out)
     return Case(tree, buffers, expected, criterion, facts["mutated"], facts["aliases"], label), facts
@@ -200,21 +221,21 @@ def _require_finite(case: Case) -> None:
 
 
 def _require_deterministic(ask: Asker, case: Case) -> None:
-    again, _ = _answer(ask, case.tree, case.buffers, ABSOLUTE, "", seed=FORWARD_SEED + 1)
+    again, _ = answer(ask, case.tree, case.buffers, ABSOLUTE, "", seed=FORWARD_SEED + 1)
     for a, b in zip(tensors(again.expected), tensors(case.expected), strict=False):
         if a.shape != b.shape or not torch.equal(torch.nan_to_num(a), torch.nan_to_num(b)):
             reason = "the reference gives two answers to one input (dropout or another random operator left on?)"
             raise TaskRefused("deterministic", reason)
 
 
-def _stress_cases(ask: Asker, cases: list[Case]) -> Iterator[Case]:
+def _stress_cases(ask: Asker, cases: list[Case], seed: int) -> Iterator[Case]:
     for factor in STRESS_FACTORS:
         case = _stress(ask, cases[0], lambda t, f=factor: t * f, SCALED, f"inputs times {factor:g}")
         if case:
             yield case
             break
     for change, criterion, label in (
-        (_other_signs, cases[1].criterion, "inputs with other signs"),
+        (lambda t: _other_signs(t, seed), cases[1].criterion, "inputs with other signs"),
         (lambda t: t - 10.0, SCALED, "inputs minus 10"),
     ):
         case = _stress(ask, cases[1], change, criterion, label)
@@ -222,8 +243,8 @@ def _stress_cases(ask: Asker, cases: list[Case]) -> Iterator[Case]:
             yield case
 
 
-def _other_signs(value: torch.Tensor) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(INIT_SEED)
+def _other_signs(value: torch.Tensor, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
     signs = torch.randint(0, 2, value.shape, generator=generator) * 2 - 1
     return value * signs.to(value.dtype)
 
@@ -236,7 +257,7 @@ def _stress(ask: Asker, case: Case, change: Any, criterion: Criterion, label: st
     changed = [_change(item, change) for item in inputs]
     tree, buffers = wire.encode(changed)
     try:
-        stressed, _ = _answer(ask, tree, buffers, criterion, label)
+        stressed, _ = answer(ask, tree, buffers, criterion, label)
     except TaskRefused as refusal:
         if refusal.kind == "runs" and not ask.child.ended:
             return None
@@ -247,9 +268,9 @@ def _stress(ask: Asker, case: Case, change: Any, criterion: Criterion, label: st
 def _is_telling(stressed: Case, case: Case) -> bool:
     """Finite, and not so much smaller than usual that it is the rounding error of a cancellation."""
     for value, usual in zip(tensors(stressed.expected), tensors(case.expected), strict=False):
-        if value.dtype.is_floating_point:
-            if not bool(torch.isfinite(value).all()) or scale_of(value) < 1e-2 * scale_of(usual):
-                return False
+        small = value.dtype.is_floating_point and scale_of(value) < 1e-2 * scale_of(usual)
+        if small or not bool(torch.isfinite(value).all()):
+            return False
     return True
 
 
@@ -263,10 +284,13 @@ def _change(value: Any, change: Any) -> Any:
 
 
 def _dense(value: torch.Tensor) -> bool:
-    return value.numel() > 0 and 1 + sum((n - 1) * s for n, s in zip(value.shape, value.stride(), strict=True)) == value.numel()
+    return (
+        value.numel() > 0
+        and 1 + sum((n - 1) * s for n, s in zip(value.shape, value.stride(), strict=True)) == value.numel()
+    )
 
 
-# --- answers that know nothing -----------------------------------------------------------------------------------------
+# --- answers that know nothing ---------------------------------------------------------------------------------------
 
 
 def choose_criterion(cases: list[Case]) -> Criterion:

@@ -1,22 +1,37 @@
 """Examination of a module that wants to be a task: the gates that need it to run.
 
-Finite, deterministic, depends on every input, every API of its set changes the output, bounded in time and memory,
-no null candidate passes. Whether it calls its APIs at all is a question about text and is asked elsewhere
-(proposer/gates.py). A hostile module can lie here and become a bad task; it gains no kernel a verdict.
+Finite, deterministic, without random numbers, leaves its inputs alone, depends on every input, every API of its set
+changes the output, bounded in time and memory, no null candidate passes, the output is more than rounding errors. What
+changes the output is asked of the weights as constructed too where the task's weights were moved. Whether it calls its
+APIs at all is a question about text and is asked elsewhere (proposer/gates.py). A hostile module can lie here and
+become a bad task; it gains no kernel a verdict.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from kernelzero.keck import wire
+from kernelzero.keck.compare import ABSOLUTE, ATOL, scale_of
 from kernelzero.keck.limits import Limits
-from kernelzero.keck.onboard import FORWARD_SEED, INIT_SEED, Asker, Reference, TaskRefused, tensors
+from kernelzero.keck.onboard import (
+    FORWARD_SEED,
+    INIT_SEED,
+    Asker,
+    Case,
+    Reference,
+    TaskRefused,
+    answer,
+    choose_criterion,
+    tensors,
+)
 from kernelzero.keck.zygote import Zygote
+
+_DRAWS = 3
 
 
 def examine(
@@ -28,13 +43,14 @@ def examine(
         apis: dotted names that must each change the output, in alternative spellings, e.g. [["torch.nn.ReLU"]].
 
     Returns:
-        "ok", "gate" (the one that refused: "runs", "time", "finite", "deterministic", "degenerate", "inputs",
-        "apis"), "reason", "work_ms", "launch_bound".
+        "ok", "gate" (the one that refused: "runs", "time", "finite", "deterministic", "mutates",
+        "degenerate", "inputs", "apis"), "reason", "work_ms", "launch_bound".
     """
     try:
         reference = reference_of(source)
         _require_all_finite(reference)
-        _require_inputs_matter(source, reference, apis, zygote, limits)
+        _require_well_behaved(reference)
+        _require_all_matters(source, reference, apis, zygote, limits)
     except TaskRefused as refusal:
         return {"ok": False, "gate": refusal.kind, "reason": refusal.reason, "work_ms": 0.0, "launch_bound": False}
     bound = reference.launch_ms > 0.5 * reference.work_ms
@@ -49,39 +65,85 @@ def _require_all_finite(reference: Reference) -> None:
                 raise TaskRefused("finite", f"the output has NaN or infinite values ({case.label})")
 
 
-def _require_inputs_matter(
+def _require_well_behaved(reference: Reference) -> None:
+    if reference.random:
+        # Reseeding inside forward makes its noise look constant.
+        raise TaskRefused("deterministic", f"forward draws random numbers ({reference.random[0]})")
+    if any(case.mutated for case in reference.cases):
+        raise TaskRefused("mutates", "forward changes its inputs")
+
+
+def _require_all_matters(
     source: str, reference: Reference, apis: list[list[str]], zygote: Zygote, limits: Limits
 ) -> None:
-    """Change one input at a time, then one API at a time; the output has to change with each."""
+    """The gates about what changes the output, with the weights as constructed and with those of the task."""
     child = zygote.spawn(limits.memory_bytes, limits.cpu_s)
-    deadline = time.monotonic() + limits.timeout_s
     try:
-        ask = Asker(child, deadline)
-        state = wire.encode(reference.state)
-        ask({"op": "load", "entry": "Model", "source": source, "seed": INIT_SEED}, [])
-        ask({"op": "set_state", "tree": state[0]}, state[1])
-        base = reference.cases[0]
-        for index, changed in _one_input_changed(reference):
-            tree, buffers = wire.encode(changed)
-            facts, out = ask({"op": "call", "tree": tree, "seed": FORWARD_SEED}, buffers)
-            if _equal(wire.decode(facts["tree"], out), base.expected):
-                raise TaskRefused("inputs", f"the output does not depend on input {index}")
-        for spellings in apis:
-            inputs = wire.decode(base.tree, [bytearray(b) for b in base.buffers])
-            tree, buffers = wire.encode({"inputs": inputs, "state": reference.state})
-            message = {"op": "perturbed", "apis": spellings, "tree": tree, "source": source}
-            facts, out = ask({**message, "seed": FORWARD_SEED, "init_seed": INIT_SEED}, buffers)
-            if facts.get("tree") is not None and _equal(wire.decode(facts["tree"], out), base.expected):
-                raise TaskRefused("apis", f"{spellings[0]} has no effect on the output")
+        ask = Asker(child, time.monotonic() + limits.timeout_s)
+        reply, buffers = ask({"op": "load", "entry": "Model", "source": source, "seed": INIT_SEED}, [])
+        cases = reference.cases[:_DRAWS]
+        if reference.weights_moved:
+            state = wire.decode(reply["tree"], buffers)["state"]
+            constructed = [answer(ask, c.tree, c.buffers, ABSOLUTE, c.label)[0] for c in cases]
+            choose_criterion(constructed)
+            _require_effects(ask, source, constructed, state, apis)
+            tree, out = wire.encode(reference.state)
+            ask({"op": "set_state", "tree": tree}, out)
+        _require_effects(ask, source, cases, reference.state, apis)
     finally:
         child.end()
 
 
-def _one_input_changed(reference: Reference) -> Any:
-    first, second = (wire.decode(c.tree, [bytearray(b) for b in c.buffers]) for c in reference.cases[:2])
+def _require_effects(
+    ask: Asker, source: str, cases: list[Case], state: dict[str, torch.Tensor], apis: list[list[str]]
+) -> None:
+    """Change one input at a time, all inputs a little, and one API at a time."""
+    base = cases[0]
+    for index, changed in _one_input_changed(cases):
+        if _equal(_given(ask, changed), base.expected):
+            raise TaskRefused("inputs", f"the output does not depend on input {index}")
+    if _mostly_different(_given(ask, [_nudged(v) for v in _inputs(base)]), base.expected):
+        raise TaskRefused("degenerate", "the task is degenerate: its output is made of rounding errors")
+    for spellings in apis:
+        tree, buffers = wire.encode({"inputs": _inputs(base), "state": state})
+        message = {"op": "perturbed", "apis": spellings, "tree": tree, "source": source}
+        facts, out = ask({**message, "seed": FORWARD_SEED, "init_seed": INIT_SEED}, buffers)
+        if facts.get("tree") is not None and _equal(wire.decode(facts["tree"], out), base.expected):
+            raise TaskRefused("apis", f"{spellings[0]} has no effect on the output")
+
+
+def _inputs(case: Case) -> list[Any]:
+    return wire.decode(case.tree, [bytearray(b) for b in case.buffers])
+
+
+def _given(ask: Asker, inputs: list[Any]) -> Any:
+    tree, buffers = wire.encode(inputs)
+    return answer(ask, tree, buffers, ABSOLUTE, "")[0].expected
+
+
+def _one_input_changed(cases: list[Case]) -> Iterator[tuple[int, list[Any]]]:
+    first, second = _inputs(cases[0]), _inputs(cases[1])
     for index, value in enumerate(first):
         if isinstance(value, torch.Tensor) and value.numel() and not torch.equal(value, second[index]):
             yield index, [second[i] if i == index else item for i, item in enumerate(first)]
+
+
+def _nudged(value: Any) -> Any:
+    """Values changed by a few units in the last place; narrow types stay, there a unit is a real change."""
+    if not isinstance(value, torch.Tensor) or value.dtype not in (torch.float32, torch.float64):
+        return value
+    generator = torch.Generator().manual_seed(INIT_SEED)
+    noise = torch.rand(value.shape, generator=generator, dtype=value.dtype) - 0.5
+    return value * (1 + 8 * torch.finfo(value.dtype).eps * noise)
+
+
+def _mostly_different(a: Any, b: Any) -> bool:
+    """Whether more than half of some output's values differ by more than a hundredth of its scale."""
+    for x, y in zip(tensors(a), tensors(b), strict=False):
+        comparable = y.dtype.is_floating_point and x.shape == y.shape and y.numel() > 0
+        if comparable and float(((x - y).abs() > ATOL * scale_of(y)).double().mean()) > 0.5:
+            return True
+    return False
 
 
 def _equal(a: Any, b: Any) -> bool:

@@ -11,40 +11,52 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from kernelzero.keck.words import words
 from kernelzero.records import Backend, Status
 
-_IMPORTS = frozenset(
-    "torch triton math typing typing_extensions functools itertools collections dataclasses enum abc warnings contextlib "
-    "copy numbers string operator os sys logging re numpy packaging __future__ types time random einops cupy".split()
+_IMPORTS = words(
+    "torch triton math typing typing_extensions functools itertools collections dataclasses enum abc warnings "
+    "contextlib copy numbers string operator os sys logging re numpy packaging __future__ types time random "
+    "einops cupy pathlib struct textwrap json bisect heapq decimal fractions statistics hashlib pprint cmath "
+    "argparse"
 )
 _NARROW = {
     "os": {"environ", "path", "getenv", "cpu_count"},
-    "sys": {"version_info", "platform", "maxsize", "float_info", "version"},
+    "sys": {"version_info", "platform", "maxsize", "float_info", "version", "stderr"},
     "types": {"SimpleNamespace"},
     "time": {"time", "perf_counter", "perf_counter_ns", "monotonic"},
     "copy": {"copy", "deepcopy"},
 }
 _FORBIDDEN_MODULES = (
-    "torch.utils._python_dispatch", "torch.overrides", "torch.library", "torch.fx", "torch.jit", "torch.multiprocessing",
-    "torch.distributed", "torch.hub", "torch.package", "torch.serialization", "torch.compiler", "torch.export",
-    "torch.func", "torch.storage", "torch.utils.data", "triton.runtime.interpreter", "triton.knobs", "triton.backends",
-    "triton.compiler", "numpy.ctypeslib", "numpy.lib", "numpy.f2py",
+    "torch.utils._python_dispatch", "torch.overrides", "torch.library", "torch.fx", "torch.jit",
+    "torch.multiprocessing", "torch.distributed", "torch.hub", "torch.package", "torch.serialization",
+    "torch.compiler", "torch.export", "torch.func", "torch.storage", "torch.utils.data",
+    "triton.runtime.interpreter", "triton.knobs", "triton.backends", "triton.compiler", "numpy.ctypeslib",
+    "numpy.lib", "numpy.f2py",
 )  # fmt: skip
-_ATTRIBUTES = frozenset(
+_ATTRIBUTES = words(
     "sys builtins gc inspect ctypes importlib subprocess threading multiprocessing socket pickle _thread "
     "ctypeslib memmap fromfile tofile loadtxt savetxt savez hub package _getframe f_back f_locals f_globals "
-    "f_builtins gi_frame cr_frame ag_frame tb_frame tb_next interpreter knobs _C _dynamo _inductor compile _python_dispatch "
-    "fork system popen kill overrides storage untyped_storage set_default_dtype set_default_device set_num_threads "
-    "set_default_tensor_type set_float32_matmul_precision use_deterministic_algorithms register_forward_hook "
-    "register_forward_pre_hook register_module_forward_hook register_full_backward_hook".split()
+    "f_builtins gi_frame cr_frame ag_frame tb_frame tb_next interpreter knobs _C _dynamo _inductor compile "
+    "_python_dispatch fork system popen kill overrides storage untyped_storage set_default_dtype "
+    "set_default_device set_num_threads set_default_tensor_type set_float32_matmul_precision "
+    "use_deterministic_algorithms register_forward_hook register_forward_pre_hook register_module_forward_hook "
+    "register_full_backward_hook attrgetter methodcaller Formatter os io posix mmap shutil tempfile weakref "
+    "marshal resource fcntl linecache to_dlpack apply_ map_ map2_"
 )
-_CALLS = frozenset("torch.load torch.save numpy.load numpy.save torch.compile torch.set_grad_enabled".split())
-_DUNDERS = frozenset("__init__ __name__ __class__ __version__ __doc__ __post_init__ __call__ __len__ __file__".split())
-_NAMES = frozenset(
+_CALLS = words("torch.load torch.save numpy.load numpy.save torch.compile torch.set_grad_enabled")
+_DEFINABLE = words(
+    "__init__ __post_init__ __call__ __len__ __iter__ __next__ __getitem__ __setitem__ __contains__ __repr__ "
+    "__str__ __hash__ __eq__ __lt__ __enter__ __exit__ __new__ __setattr__ __getattr__ __all__ __version__ "
+    "__slots__ __author__ __name__ __main__ __constants__ __doc__ __add__ __mul__ __iadd__ __bool__ __int__ "
+    "__index__ __class_getitem__ __init_subclass__ __copy__ __deepcopy__ __missing__ __license__ __title__"
+)
+"""Special names that host code may define; others hook into torch or numpy."""
+_DUNDERS = words("__init__ __name__ __class__ __version__ __doc__ __post_init__ __call__ __len__ __file__")
+_NAMES = words(
     "exec eval compile __import__ globals locals vars open input breakpoint memoryview delattr __builtins__ "
-    "__loader__ __spec__ help exit quit".split()
+    "__loader__ __spec__ help exit quit"
 )
-_METHODS = frozenset("__torch_function__ __torch_dispatch__ __del__ __reduce__ __reduce_ex__ __getattribute__".split())
 
 
 class RuleBroken(Exception):
@@ -68,9 +80,12 @@ def check(source: str, backend: Backend) -> None:
     if backend is Backend.TRITON:
         _require_kernel(tree)
     modules = _imported(tree)
+    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     for node in ast.walk(tree):
         for reason in _broken(node, modules):
             raise RuleBroken(reason, getattr(node, "lineno", None))
+        if isinstance(node, ast.Name) and node.id in ("getattr", "setattr") and id(node) not in called:
+            raise RuleBroken(f"{node.id} may only be called", node.lineno)
     _check_fallbacks(tree)
 
 
@@ -101,7 +116,9 @@ def _imported(tree: ast.Module) -> dict[str, str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                found[alias.asname or alias.name.split(".")[0]] = alias.name if alias.asname else alias.name.split(".")[0]
+                found[alias.asname or alias.name.split(".")[0]] = (
+                    alias.name if alias.asname else alias.name.split(".")[0]
+                )
         elif isinstance(node, ast.ImportFrom):
             for alias in node.names:
                 found[alias.asname or alias.name] = f"{node.module}.{alias.name}"
@@ -139,9 +156,11 @@ def _broken(node: ast.AST, modules: dict[str, str]) -> Iterator[str]:
     elif isinstance(node, ast.Name):
         yield from _name_reasons(node, modules)
     elif isinstance(node, ast.Call):
-        yield from _call_reasons(node)
-    elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name in _METHODS:
+        yield from _call_reasons(node, modules)
+    elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and _is_special(node.name):
         yield f"{node.name} may not be defined"
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str) and _is_special(node.value):
+        yield f"the name {node.value} may not be used, not even in a string"
     elif isinstance(node, ast.ClassDef):
         yield from _class_reasons(node, modules)
 
@@ -152,11 +171,7 @@ def _import_reasons(dotted: str, level: int = 0) -> Iterator[str]:
         yield f"import of {dotted.strip('.')}: a kernel does not need it"
     elif any(part.startswith("_") and not part.startswith("__") for part in parts):
         yield f"import of {dotted}, which is private"
-    elif dotted.startswith(tuple(m + "." for m in _FORBIDDEN_MODULES)) or dotted in _FORBIDDEN_MODULES:
-        yield f"import of {dotted} is not allowed"
-    elif parts[0] in _NARROW and len(parts) > 1 and parts[1] not in _NARROW[parts[0]]:
-        yield f"import of {dotted} is not allowed"
-    elif any(part in _ATTRIBUTES for part in parts[1:]):
+    elif _is_forbidden(dotted) or any(part in _ATTRIBUTES for part in parts[1:]):
         yield f"import of {dotted} is not allowed"
 
 
@@ -174,14 +189,22 @@ def _attribute_reasons(node: ast.Attribute, modules: dict[str, str]) -> Iterator
 
 def _origin_reasons(origin: str) -> Iterator[str]:
     parts = origin.split(".")
-    if parts[0] in _NARROW and len(parts) > 1 and parts[1] not in _NARROW[parts[0]]:
-        yield f"use of {origin} is not allowed"
-    elif origin in _CALLS:
-        yield f"use of {origin} is not allowed"
-    elif any(part.startswith("_") and not part.startswith("__") for part in parts[1:]):
+    if any(part.startswith("_") and not part.startswith("__") for part in parts[1:]):
         yield f"use of {origin}, which is private"
-    elif origin in _FORBIDDEN_MODULES or origin.startswith(tuple(m + "." for m in _FORBIDDEN_MODULES)):
+    elif origin in _CALLS or _is_forbidden(origin):
         yield f"use of {origin} is not allowed"
+
+
+def _is_forbidden(dotted: str) -> bool:
+    """Whether a module is denied, or a part of one of which only some parts are allowed."""
+    parts = dotted.split(".")
+    if parts[0] in _NARROW and len(parts) > 1 and parts[1] not in _NARROW[parts[0]]:
+        return True
+    return dotted in _FORBIDDEN_MODULES or dotted.startswith(tuple(m + "." for m in _FORBIDDEN_MODULES))
+
+
+def _is_special(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__") and name.isidentifier() and name not in _DEFINABLE
 
 
 def _is_self(node: ast.expr) -> bool:
@@ -191,26 +214,29 @@ def _is_self(node: ast.expr) -> bool:
 def _name_reasons(node: ast.Name, modules: dict[str, str]) -> Iterator[str]:
     if isinstance(node.ctx, ast.Load) and node.id in _NAMES:
         yield f"use of {node.id} is not allowed"
+    if isinstance(node.ctx, ast.Store) and _is_special(node.id):
+        yield f"{node.id} may not be defined"
 
 
-def _call_reasons(node: ast.Call) -> Iterator[str]:
+def _call_reasons(node: ast.Call, modules: dict[str, str]) -> Iterator[str]:
     name = node.func.id if isinstance(node.func, ast.Name) else ""
     if name == "type" and len(node.args) != 1:
         yield "types may not be made at run time"
     elif name == "setattr" and not (node.args and _is_self(node.args[0])):
         yield "setattr on anything but self is not allowed"
-    elif name == "getattr" and not _harmless_getattr(node):
+    elif name == "getattr" and not _harmless_getattr(node, modules):
         yield "getattr with a name that is not written out is not allowed"
 
 
-def _harmless_getattr(node: ast.Call) -> bool:
+def _harmless_getattr(node: ast.Call, modules: dict[str, str]) -> bool:
+    """A name that is written out and allowed, the candidate's own attributes, or the harmless ones of Triton."""
     if len(node.args) < 2:
         return False
     wanted = node.args[1]
     if isinstance(wanted, ast.Constant) and isinstance(wanted.value, str):
         name = wanted.value
         return name not in _ATTRIBUTES and not (name.startswith("_") and name not in ("_version",))
-    return _is_self(node.args[0])
+    return _is_self(node.args[0]) or _origin(node.args[0], modules) in ("triton.language", "triton.language.math")
 
 
 def _class_reasons(node: ast.ClassDef, modules: dict[str, str]) -> Iterator[str]:

@@ -26,13 +26,13 @@ from kernelzero.keck.limits import Limits
 from kernelzero.records import Candidate, Task
 
 
-def serve_judge(sock: socket.socket, limits: Limits, scratch: Path) -> None:
+def serve_judge(sock: socket.socket, limits: Limits, scratch: Path, text_rules: bool) -> None:
     """Answer a client's questions until it hangs up."""
     from kernelzero.keck.judge import Judge
     from kernelzero.keck.zygote import Zygote
 
     sandbox.die_with_parent()
-    judge = Judge(Zygote(scratch), limits)
+    judge = Judge(Zygote(scratch), limits, text_rules=text_rules)
     # After the zygote was forked, so that only the holder of the answers hides its memory.
     sandbox.hide_memory()
     channel = wire.Channel(sock)
@@ -48,6 +48,7 @@ def answer(judge: Any, message: dict[str, Any]) -> dict[str, Any]:
 
     try:
         task = Task.from_json(message["task"])
+        judge.secret = message["secret"]
         if message["op"] == "examine":
             return {"report": judge.examine(task, message["apis"])}
         verdict = judge.judge(task, Candidate.from_json(message["candidate"]), message["timed"])
@@ -61,7 +62,9 @@ def answer(judge: Any, message: dict[str, Any]) -> dict[str, Any]:
         return {"broken": f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"}
 
 
-def _fork_judge(sock: socket.socket, others: list[socket.socket], limits: Limits, scratch: Path) -> int:
+def _fork_judge(
+    sock: socket.socket, others: list[socket.socket], limits: Limits, scratch: Path, text_rules: bool
+) -> int:
     pid = os.fork()
     if pid:
         return pid
@@ -71,7 +74,7 @@ def _fork_judge(sock: socket.socket, others: list[socket.socket], limits: Limits
         for other in others:
             if other is not sock:
                 other.close()
-        serve_judge(sock, limits, scratch)
+        serve_judge(sock, limits, scratch, text_rules)
         os._exit(0)
     except BaseException:
         traceback.print_exc()
@@ -83,6 +86,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fds", required=True, help="comma-separated descriptors of connected sockets, one a judge")
     parser.add_argument("--limits", required=True, help="JSON of Limits")
+    parser.add_argument("--without-text-rules", action="store_true", help="for tests of the other layers only")
     arguments = parser.parse_args()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sandbox.die_with_parent()
@@ -94,7 +98,7 @@ def main() -> None:
     sockets = [socket.socket(fileno=int(fd)) for fd in arguments.fds.split(",")]
     scratch = Path(tempfile.mkdtemp(prefix="keck-"))
     try:
-        _supervise(sockets, limits, scratch)
+        _supervise(sockets, limits, scratch, not arguments.without_text_rules)
     finally:
         sandbox.kill_all(sandbox.descendants(os.getpid()))
         shutil.rmtree(scratch, ignore_errors=True)
@@ -103,12 +107,12 @@ def main() -> None:
     os._exit(0)
 
 
-def _supervise(sockets: list[socket.socket], limits: Limits, scratch: Path) -> None:
+def _supervise(sockets: list[socket.socket], limits: Limits, scratch: Path, text_rules: bool) -> None:
     running: dict[int, socket.socket] = {}
     born = 0
     for sock in sockets:
         born += 1
-        running[_fork_judge(sock, sockets, limits, scratch / f"judge-{born}")] = sock
+        running[_fork_judge(sock, sockets, limits, scratch / f"judge-{born}", text_rules)] = sock
     while running:
         pid, status = os.wait()
         if pid not in running:
@@ -120,8 +124,8 @@ def _supervise(sockets: list[socket.socket], limits: Limits, scratch: Path) -> N
         with contextlib.suppress(wire.PeerGone):
             wire.Channel(sock).send({"broken": f"the judge died (wait status {status})"})
         born += 1
-        running[_fork_judge(sock, sockets, limits, scratch / f"judge-{born}")] = sock
+        running[_fork_judge(sock, sockets, limits, scratch / f"judge-{born}", text_rules)] = sock
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

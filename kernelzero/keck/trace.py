@@ -34,7 +34,7 @@ class Trace:
     arguments: dict[str, Any]
     """Argument name → its handle, whose data is replaced before a replay."""
     steps: list[tuple[Any, Any, Any, Any]] = field(default_factory=list)
-    """(function, positional operands, keyword operands, result); a guard has no function: (None, handle, None, value)."""
+    """(function, positional operands, keyword operands, result); a guard is (None, handle, None, value)."""
     replayable: bool = True
     stored: bool = False
     varying: set[int] = field(default_factory=set)

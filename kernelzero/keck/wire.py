@@ -203,7 +203,7 @@ class Channel:
         try:
             header = json.loads(bytes(self._read(header_bytes, deadline)))
             message, sizes = header["m"], [int(s) for s in header["sizes"]]
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise WireError(f"malformed message: {error}") from error
         if not isinstance(message, dict) or min(sizes, default=0) < 0 or sum(sizes) != payload_bytes:
             raise WireError("malformed message: sizes do not add up")

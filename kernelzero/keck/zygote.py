@@ -144,7 +144,12 @@ class ChildHandle:
         self.wait_status: int | None = None
 
     def ask(
-        self, message: dict[str, Any], buffers: list[bytes] | None = None, *, deadline: float, max_payload: int = wire.MAX_PAYLOAD_BYTES
+        self,
+        message: dict[str, Any],
+        buffers: list[bytes] | None = None,
+        *,
+        deadline: float,
+        max_payload: int = wire.MAX_PAYLOAD_BYTES,
     ) -> tuple[dict[str, Any], list[bytearray]]:
         """Send one message and wait for its answer.
 
