@@ -21,6 +21,7 @@ from kernelzero.records import ApiSet, Backend, Candidate, Finish, Role, Status,
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=(__doc__ or "").split("\n")[0]
@@ -36,6 +37,16 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard 
 def say(text: str) -> None:
     """A line for people."""
     print(text, file=sys.stderr, flush=True)
+
+
+def quiet_libraries() -> None:
+    """Keep progress bars and deprecation notices of the libraries underneath off the screen."""
+    import warnings
+
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    warnings.simplefilter("ignore", FutureWarning)
 
 
 def read_text(path: Path) -> str:
@@ -209,6 +220,7 @@ def coevolve(
     from kernelzero.live import Live
 
     settings = load_config(config)
+    quiet_libraries()
     with Live(settings) as live:
         folder = run(settings, on_event=live.on_event)
     if report:
@@ -236,6 +248,7 @@ def bench(
     from kernelzero.records import Sampling
 
     chosen = named_tasks(tasks)
+    quiet_libraries()
     sampler = open_sampler(model)
     with open_keck(workers=workers) as keck:
         summary = run_bench(
@@ -271,6 +284,7 @@ def nano_build(
     """Rebuild both nano models: corpus, tokenizers, fine-tuning, evaluation, card."""
     from kernelzero.coldstart.nano import build
 
+    quiet_libraries()
     build(work, draws, workers=workers, install=install, say=say)
 
 

@@ -95,7 +95,8 @@ def _triton_mode(facts: dict[str, Any]) -> str:
 
 def _commands(facts: dict[str, Any]) -> dict[str, str]:
     judge = "" if sys.platform == "linux" and facts["packages"]["triton"] else "needs Linux with triton"
-    train = next((f"{name} is not installed" for name in ("torch", "transformers", "trl", "datasets") if not facts["packages"][name]), "")  # fmt: skip
+    missing = [name for name in ("torch", "transformers", "trl", "datasets") if not facts["packages"][name]]
+    train = f"{missing[0]} is not installed" if missing else ""
     nano = next((f"{name} is missing (make nano)" for name, where in facts["models"].items() if where is None), "")
     cuda = "a CUDA candidate is compiled, then 'unsupported'" if facts["nvcc"] else "CUDA candidates need nvcc"
     return {
@@ -115,7 +116,8 @@ def render(facts: dict[str, Any]) -> str:
     packages = ", ".join(f"{name} {version or 'MISSING'}" for name, version in facts["packages"].items())
     optional = ", ".join(name for name, version in facts["optional"].items() if version) or "none"
     lines = [
-        f"machine   {facts['platform']}, Python {facts['python']}, {facts['processors']} processors, {facts['memory_gib']} GiB",
+        f"machine   {facts['platform']}, Python {facts['python']}, {facts['processors']} processors, "
+        f"{facts['memory_gib']} GiB",
         f"GPU       {'; '.join(facts['gpus']) or 'none'}",
         f"nvcc      {facts['nvcc'] or 'none'}",
         f"Triton    {facts['triton_mode']}",

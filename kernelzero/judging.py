@@ -107,6 +107,7 @@ def judge_proposals(
     api_sets = [ApiSet.from_json(json.loads(payload)) for payload in payloads]
     proposals = _gate(api_sets, completions, services)
     tasks = {p.task.id: p.task for p in proposals if p.task is not None and p.report.valid}
+    graphs = {p.task.id: p.report.graph for p in proposals if p.task is not None}
     sampling = Sampling(config.coder.temperature, 1.0, config.coder.max_tokens, seed)
     prompts = [services.coder_prompt(task, config.coder.backend, coder.style) for task in tasks.values()]
     answers = coder.sample(prompts, config.proposer.coder_samples, sampling) if prompts else []
@@ -123,7 +124,10 @@ def judge_proposals(
             for p, known, reward in zip(proposals, of_each, rewards, strict=True)
         ],
         "attempts.jsonl": [attempt.to_json() for attempt in attempts],
-        "pool.jsonl": [pool_row(task, outcomes[task_id]) for task_id, task in tasks.items()],
+        "pool.jsonl": [
+            {**pool_row(task, outcomes[task_id]), "graph": {"nodes": list(graphs[task_id])}}
+            for task_id, task in tasks.items()
+        ],
     }
     known = [p.report.valid for p in proposals if p.report.valid is not None]
     metrics = {

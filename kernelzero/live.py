@@ -1,9 +1,8 @@
-"""What a person sees while a run goes on: phase, step, time left, the last rewards. A plain line a change off a terminal."""
+"""What a person sees while a run goes on: phase, step, time left, the last rewards; plain lines off a terminal."""
 
 from __future__ import annotations
 
 import sys
-import time
 from typing import Any
 
 from kernelzero.config import Config
@@ -18,8 +17,6 @@ class Live:
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
         self.console = Console(stderr=True)
-        self.config = config
-        self.started = time.monotonic()
         self.bar = Progress(
             TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total} steps"),
             TimeElapsedColumn(), TextColumn("{task.fields[note]}"), console=self.console,
@@ -37,14 +34,14 @@ class Live:
 
     def on_event(self, event: Any) -> None:
         """Show one event."""
-        if event.kind == "judge":
+        if event.kind == "judge" and event.total:
             self.bar.update(self.task, note=f"judging {event.done}/{event.total}")
             return
         if event.kind == "step":
             self._step(event)
             return
         self.bar.update(self.task, description=event.message, note="")
-        self.console.print(f"[bold]{event.message}[/bold]", highlight=False)
+        self.console.print(f"[bold]{event.message}[/bold]", highlight=False, soft_wrap=True)
 
     def _step(self, event: Any) -> None:
         left = f"about {event.eta_s / 60:.1f} min left" if event.eta_s else ""
@@ -56,6 +53,6 @@ class Live:
             value = (event.metrics or {}).get(name)
             if value is not None:
                 parts.append(f"{name.replace('_', ' ')} {value:.2f}")
-        self.console.print("  ".join([*parts, left]).rstrip(), highlight=False)
+        self.console.print("  ".join([*parts, left]).rstrip(), highlight=False, soft_wrap=True)
         self.bar.update(self.task, advance=1, note=left)
         sys.stderr.flush()

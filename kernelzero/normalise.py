@@ -361,7 +361,7 @@ def _members(init: ast.FunctionDef | None) -> dict[str, ast.expr]:
 
 
 def _member_kind(value: ast.expr | None, aliases: dict[str, str]) -> str | None:
-    """"parameter" for an attribute that holds a tensor, None for a number or a shape."""
+    """ "parameter" for an attribute that holds a tensor, None for a number or a shape."""
     if not isinstance(value, ast.Call):
         return None
     dotted = _dotted(value.func) or ""
@@ -370,7 +370,7 @@ def _member_kind(value: ast.expr | None, aliases: dict[str, str]) -> str | None:
 
 
 def _dotted(node: ast.AST) -> str | None:
-    """"torch.nn.functional.relu" for an attribute chain on a name, None for anything else."""
+    """ "torch.nn.functional.relu" for an attribute chain on a name, None for anything else."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import hashlib
 import types
 import typing
@@ -102,6 +103,11 @@ def _decode(annotation: Any, value: Any) -> Any:
     return value
 
 
+@functools.cache
+def _type_hints(cls: Any) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
 @dataclass(frozen=True)
 class Record:
     """Base of all records: JSON in and out by field name."""
@@ -113,7 +119,7 @@ class Record:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
         """Rebuild the record; unknown keys are ignored so that newer files stay readable."""
-        hints = typing.get_type_hints(cls)
+        hints = _type_hints(typing.cast(Any, cls))
         known = {f.name for f in dataclasses.fields(cls)}
         return cls(**{key: _decode(hints[key], value) for key, value in data.items() if key in known})
 
@@ -280,6 +286,8 @@ class GateReport(Record):
     """Whether kernel launches, not bytes or operations, would dominate its time."""
     work_ms: float = 0.0
     """Modelled time of one eager forward, launches included."""
+    graph: tuple[dict[str, Any], ...] = ()
+    """torch.fx nodes of a valid module: {"id", "op", "label", "inputs"}; empty where it could not be traced."""
 
     def __post_init__(self) -> None:
         if self.valid is True and self.gate:

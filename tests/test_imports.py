@@ -29,7 +29,7 @@ TABLE: dict[str, set[str]] = {
     "judging": {"config", "credit", "curriculum", "policy"},
     "training": {"config", "credit", "policy"},
     "coldstart": ABOVE_COLDSTART,
-    "coevolve": {"config", "credit", "curriculum", "judging", "keck", "apis", "policy", "proposer", "coder", "training", "services"},
+    "coevolve": (ABOVE_COLDSTART - {"coldstart", "bench"}) | {"credit", "curriculum", "judging", "services"},
     "services": {"config", "judging", "keck", "apis", "policy", "proposer", "coder", "bench"},
     "bench": {"config", "keck", "policy", "coder"},
     "report": set(),
@@ -48,7 +48,8 @@ def _imports(path: Path) -> set[str]:
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names = [f"{node.module}.{alias.name}" for alias in node.names] if node.module == "kernelzero" else [node.module]
+            whole = node.module != "kernelzero"
+            names = [node.module] if whole else [f"kernelzero.{alias.name}" for alias in node.names]
         else:
             continue
         found |= {name.split(".")[1] for name in names if name.startswith("kernelzero.")}

@@ -73,9 +73,11 @@ def main(arguments: list[str]) -> int:
     table = filter_counts(read_counts(arguments[0]))
     write_counts(arguments[1], table)
     size, added = len(table["api"]), len(table["added"])
-    print(f"{size} operator APIs ({size - added} counted, {added} added), {len(table['pairs'])} pairs; of "
-          f"{table['names_in']} names {table['not_operators']} are no operators, "
-          f"{table['not_in_torch']} not in this torch")
+    print(
+        f"{size} operator APIs ({size - added} counted, {added} added), {len(table['pairs'])} pairs; of "
+        f"{table['names_in']} names {table['not_operators']} are no operators, "
+        f"{table['not_in_torch']} not in this torch"
+    )
     return 0 if size >= MINIMUM else 1
 
 

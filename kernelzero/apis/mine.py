@@ -179,9 +179,7 @@ def _modules(classes: Sequence[_Class]) -> list[_Class]:
     """The classes whose bases lead to torch.nn, by repeating until none is added."""
     known: set[str] = set()
     while True:
-        added = {
-            c.name for c in classes if c.name not in known and any(b in known or _is_nn_class(b) for b in c.bases)
-        }
+        added = {c.name for c in classes if c.name not in known and any(b in known or _is_nn_class(b) for b in c.bases)}
         if not added:
             return [c for c in classes if c.name in known]
         known |= added

@@ -78,23 +78,38 @@ def _is_random(leaf: str) -> bool:
 
 
 ADDED = (
-    _under("nn", """ChannelShuffle CircularPad1d CircularPad2d CircularPad3d Fold GaussianNLLLoss
+    _under(
+        "nn",
+        """ChannelShuffle CircularPad1d CircularPad2d CircularPad3d Fold GaussianNLLLoss
     HingeEmbeddingLoss HuberLoss MaxUnpool1d MultiLabelMarginLoss MultiMarginLoss PoissonNLLLoss RMSNorm Softmin
-    Softshrink Softsign Tanhshrink TripletMarginWithDistanceLoss ZeroPad1d ZeroPad3d""")
-    + _under("torch.nn.functional", """adaptive_max_pool3d celu channel_shuffle conv_transpose3d
+    Softshrink Softsign Tanhshrink TripletMarginWithDistanceLoss ZeroPad1d ZeroPad3d""",
+    )
+    + _under(
+        "torch.nn.functional",
+        """adaptive_max_pool3d celu channel_shuffle conv_transpose3d
     gaussian_nll_loss hardshrink hinge_embedding_loss huber_loss lp_pool1d max_unpool1d max_unpool3d mish
     multi_margin_loss multilabel_margin_loss pdist poisson_nll_loss prelu rms_norm scaled_dot_product_attention
-    tanhshrink triplet_margin_loss triplet_margin_with_distance_loss""")
-    + _under("torch", """acosh addbmm addmv addr amin aminmax asinh atanh atleast_2d celu conv1d conv2d
+    tanhshrink triplet_margin_loss triplet_margin_with_distance_loss""",
+    )
+    + _under(
+        "torch",
+        """acosh addbmm addmv addr amin aminmax asinh atanh atleast_2d celu conv1d conv2d
     conv3d conv_transpose1d conv_transpose2d copysign corrcoef cov cummax cummin cumulative_trapezoid deg2rad
     diagonal_scatter digamma dstack erfc float_power fmax fmin frac gradient hypot index_add index_copy index_fill inner
     kron layer_norm ldexp lgamma logaddexp logaddexp2 logcumsumexp masked_scatter moveaxis msort nanmean nansum
     nextafter polar prelu rad2deg ravel renorm scatter_reduce select selu sgn sinh std_mean swapaxes take
-    take_along_dim trapezoid trunc unflatten vander vdot xlogy""")
-    + _under("torch.linalg", """cross det diagonal matmul matrix_exp matrix_norm matrix_power multi_dot
-    pinv solve_triangular vecdot""")
+    take_along_dim trapezoid trunc unflatten vander vdot xlogy""",
+    )
+    + _under(
+        "torch.linalg",
+        """cross det diagonal matmul matrix_exp matrix_norm matrix_power multi_dot
+    pinv solve_triangular vecdot""",
+    )
     + _under("torch.fft", "fftshift hfft ifft2 ifftshift ihfft rfftn")
-    + _under("torch.special", """bessel_j0 entr erf erfc expit gammaln i0e i1 i1e log_ndtr logit logsumexp
-    ndtr ndtri sinc softmax xlog1py xlogy zeta""")
+    + _under(
+        "torch.special",
+        """bessel_j0 entr erf erfc expit gammaln i0e i1 i1e log_ndtr logit logsumexp
+    ndtr ndtri sinc softmax xlog1py xlogy zeta""",
+    )
 )
 """Deterministic operators that the counted classes do not use, added with count 0 so that the catalogue is wide."""

@@ -42,7 +42,7 @@ Progress = Callable[[str, int, int], None]
 class Judge(Protocol):
     """What is needed of Keck: verdicts with the index of their job, as they finish."""
 
-    def judge(self, jobs: Sequence[tuple[Task, Candidate]], timed: bool = True) -> Iterator[tuple[int, Verdict]]:
+    def judge(self, jobs: Sequence[tuple[Task, Candidate]], *, timed: bool = True) -> Iterator[tuple[int, Verdict]]:
         """One verdict a job, in any order."""
         ...
 

@@ -36,7 +36,7 @@ class Pair(Record):
     module: str = ""
     kernel: str = ""
     refusal: str = ""
-    """"" for a verified pair, else the stage that refused it: compose, duplicate, benchmark, gate:…, write, verdict:…"""
+    """"" for a verified pair, else the stage that did: compose, duplicate, benchmark, gate:…, write, verdict:…"""
     detail: str = ""
     speedup: float | None = None
 

@@ -78,7 +78,9 @@ def common_lines(texts: Sequence[str], share: float = 0.005, most: int = 400) ->
     """
     counts = Counter(line for text in texts for line in set(text.splitlines(keepends=True)))
     least = max(2, share * len(texts))
-    telling = [line for line, n in counts.most_common() if n >= least and len(line) > 6 and not re.search(r"\d\d", line)]
+    telling = [
+        line for line, n in counts.most_common() if n >= least and len(line) > 6 and not re.search(r"\d\d", line)
+    ]
     return telling[:most]
 
 
@@ -171,7 +173,8 @@ def split(rows: Sequence[Pair], held_out: int, seed: int = 0) -> tuple[list[Pair
 
     pairs = verified(rows)
     random.Random(seed).shuffle(pairs)
-    test, forms = [], set()
+    test: list[Pair] = []
+    forms: set[str] = set()
     for row in pairs:
         form = normalised(row.module)
         if len(test) < held_out and form not in forms:
@@ -206,7 +209,9 @@ def solve_rate(sampler: Any, tasks: Sequence[Task], keck: Keck, n: int = 1, seed
             "tokens": sum(c.tokens for a in answers for c in a) / max(len(tasks) * n, 1)}  # fmt: skip
 
 
-def validity(sampler: Any, sets: Sequence[ApiSet], keck: Keck, n: int = 1, seed: int = 0) -> tuple[dict[str, Any], list[Task]]:
+def validity(
+    sampler: Any, sets: Sequence[ApiSet], keck: Keck, n: int = 1, seed: int = 0
+) -> tuple[dict[str, Any], list[Task]]:
     """Share of proposed modules that pass the gates, and the valid ones."""
     from kernelzero.proposer.parse import parse_module
     from kernelzero.proposer.prompt import proposer_prompt
@@ -232,10 +237,11 @@ def save_embedded(source: Path, tokenizer_folder: Path, target: Path, card: dict
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     target.mkdir(parents=True, exist_ok=True)
-    model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
-    model.to(torch.float16).save_pretrained(target)
+    AutoModelForCausalLM.from_pretrained(source, dtype=torch.float16).save_pretrained(target)
     AutoTokenizer.from_pretrained(tokenizer_folder).save_pretrained(target)
-    (target / "kernelzero.json").write_text(json.dumps({"prompt": "compact", "role": card["role"], "apis": card["apis"]}) + "\n")
+    (target / "kernelzero.json").write_text(
+        json.dumps({"prompt": "compact", "role": card["role"], "apis": card["apis"]}) + "\n"
+    )
     (target / "card.json").write_text(json.dumps(card, indent=1, sort_keys=True) + "\n")
 
 
@@ -265,7 +271,9 @@ def build(
             work / "corpus.jsonl", draws, keck, benchmark=builtin_tasks(), seed=seed, workers=workers,
             progress=lambda done, total: say(f"corpus: {done}/{total} draws, {time.monotonic() - started:.0f} s"),
         )  # fmt: skip
-        facts = {"corpus": {"draws": len(rows), "outcomes": yield_of(rows), "seconds": round(time.monotonic() - started)}}
+        facts = {
+            "corpus": {"draws": len(rows), "outcomes": yield_of(rows), "seconds": round(time.monotonic() - started)}
+        }
         say(f"corpus: {facts['corpus']}")
         training, held_out = split(rows, 512, seed)
         cards = {}
@@ -307,14 +315,17 @@ def _choose(work: Path, held_out: Sequence[Pair], cards: dict[str, Any], keck: K
     cards["proposer"] |= {"measured": measured, "apis": apis}
     say(f"proposer: {measured}")
     distinct = list({task.id: task for task in own_modules}.values())[:256]
-    tried = []
+    tried: list[dict[str, Any]] = []
     for folder in sorted((work / "coder").glob("at-*"), key=lambda p: int(p.name[3:])):
         sampler = _open(TransformersSampler, folder, work / "coder" / "start")
         own = solve_rate(sampler, distinct, keck, n=1)
         kernels = solve_rate(sampler, [Task(row.module) for row in held_out[:256]], keck, n=1)
         sampler.close()
         tried.append({"step": int(folder.name[3:]), "own_proposer": own, "held_out": kernels})
-        say(f"coder at {folder.name}: own Proposer {own['solve_rate']:.3f}, held out {kernels['solve_rate']:.3f} {own['statuses']}")
+        say(
+            f"coder at {folder.name}: own Proposer {own['solve_rate']:.3f}, "
+            f"held out {kernels['solve_rate']:.3f} {own['statuses']}"
+        )
     best = min(tried, key=lambda row: abs(row["own_proposer"]["solve_rate"] - TARGET_SOLVE_RATE))
     cards["coder"] |= {"measured": best, "all_checkpoints": tried, "apis": apis}
     return {"proposer": work / "proposer" / "model", "coder": work / "coder" / f"at-{best['step']}"}

@@ -26,7 +26,8 @@ def composed_modules(count: int, seed: int, forbidden: set[str], keck: Keck) -> 
     from kernelzero.proposer.composer import SUPPORTED_APIS, CannotCompose, compose
 
     rng = random.Random(f"pool {seed}")
-    forms, drafts = set(forbidden), []
+    forms = set(forbidden)
+    drafts: list[tuple[ApiSet, Task]] = []
     while len(drafts) < count + count // 20:
         api_set = ApiSet(tuple(rng.sample(SUPPORTED_APIS, rng.choice((2, 3)))))
         try:
@@ -40,7 +41,9 @@ def composed_modules(count: int, seed: int, forbidden: set[str], keck: Keck) -> 
     return [task for index, (_, task) in enumerate(drafts) if index in passed][:count]
 
 
-def try_modules(sampler: Any, tasks: Sequence[Task], keck: Keck, n: int, max_tokens: int, seed: int) -> list[list[bool | None]]:
+def try_modules(
+    sampler: Any, tasks: Sequence[Task], keck: Keck, n: int, max_tokens: int, seed: int
+) -> list[list[bool | None]]:
     """Outcomes of `n` samples at temperature 1 for each module; an answer without code is a failure."""
     from kernelzero.coder.extract import extract_kernel
     from kernelzero.coder.prompt import coder_prompt

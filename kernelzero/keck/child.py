@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernelzero.keck import cost, guard, interpreter, wire
@@ -22,6 +23,7 @@ from kernelzero.keck.ledger import ACTIVE, Violation
 
 _equal = torch.equal
 _seed = torch.default_generator.manual_seed  # torch.manual_seed also queues a call for every GPU, with a stack trace
+_MAX_GRAPH_NODES = 200
 _KEPT_ELEMENTS = 1 << 22
 _FILE = "module_under_test.py"
 
@@ -168,6 +170,14 @@ class Child:
         }
         return facts, out
 
+    def do_graph(self, message: dict[str, Any], buffers: list[bytearray]) -> tuple[dict[str, Any], list[bytes]]:
+        """The module's torch.fx graph as plain nodes, None where it cannot be traced (control flow on values)."""
+        try:
+            nodes = list(torch.fx.symbolic_trace(self.model).graph.nodes)
+        except Exception:
+            return {"ok": True, "graph": None}, []
+        return {"ok": True, "graph": [_graph_node(self.model, node) for node in nodes[:_MAX_GRAPH_NODES]]}, []
+
     def do_perturbed(self, message: dict[str, Any], buffers: list[bytearray]) -> tuple[dict[str, Any], list[bytes]]:
         """Run `forward` of a fresh copy of the module in which one API gives other values."""
         payload = wire.decode(message["tree"], buffers)
@@ -267,6 +277,17 @@ def _randomised(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return tuple(_randomised(item) for item in value)
     return value
+
+
+def _graph_node(model: torch.nn.Module, node: Any) -> dict[str, Any]:
+    label = node.name
+    if node.op == "call_module":
+        label = f"nn.{type(model.get_submodule(node.target)).__name__}"
+    elif node.op == "call_function":
+        label = torch.overrides.resolve_name(node.target) or getattr(node.target, "__name__", str(node.target))
+    elif node.op == "call_method":
+        label = f"Tensor.{node.target}"
+    return {"id": node.name, "op": node.op, "label": str(label)[:80], "inputs": [n.name for n in node.all_input_nodes]}
 
 
 def one_line(text: str) -> str:

@@ -237,7 +237,14 @@ def _report(reply: dict[str, Any]) -> GateReport:
         reason = reply.get("broken") or reply.get("refused") or "no answer"
         return GateReport(valid=None, gate="infrastructure", reason=" ".join(reason.split()))
     report = reply["report"]
-    return GateReport(report["ok"], report["gate"], report["reason"], report["launch_bound"], report["work_ms"])
+    return GateReport(
+        valid=report["ok"],
+        gate=report["gate"],
+        reason=report["reason"],
+        launch_bound=report["launch_bound"],
+        work_ms=report["work_ms"],
+        graph=tuple(report.get("graph") or ()),
+    )
 
 
 def open_keck(

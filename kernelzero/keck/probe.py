@@ -44,18 +44,20 @@ def examine(
 
     Returns:
         "ok", "gate" (the one that refused: "runs", "time", "finite", "deterministic", "mutates",
-        "degenerate", "inputs", "apis"), "reason", "work_ms", "launch_bound".
+        "degenerate", "inputs", "apis"), "reason", "work_ms", "launch_bound", and for a valid module "graph": its
+        torch.fx graph as nodes, or None where it cannot be traced.
     """
     try:
         reference = reference_of(source)
         _require_all_finite(reference)
         _require_well_behaved(reference)
-        _require_all_matters(source, reference, apis, zygote, limits)
+        graph = _require_all_matters(source, reference, apis, zygote, limits)
     except TaskRefused as refusal:
         return {"ok": False, "gate": refusal.kind, "reason": refusal.reason, "work_ms": 0.0, "launch_bound": False}
     bound = reference.launch_ms > 0.5 * reference.work_ms
     reason = f"runs in {reference.work_ms:.4f} modelled ms, {reference.launches} launches"
-    return {"ok": True, "gate": "", "reason": reason, "work_ms": reference.work_ms, "launch_bound": bound}
+    report = {"ok": True, "gate": "", "reason": reason, "work_ms": reference.work_ms, "launch_bound": bound}
+    return {**report, "graph": graph}
 
 
 def _require_all_finite(reference: Reference) -> None:
@@ -75,8 +77,12 @@ def _require_well_behaved(reference: Reference) -> None:
 
 def _require_all_matters(
     source: str, reference: Reference, apis: list[list[str]], zygote: Zygote, limits: Limits
-) -> None:
-    """The gates about what changes the output, with the weights as constructed and with those of the task."""
+) -> list[dict[str, Any]] | None:
+    """The gates about what changes the output, with the weights as constructed and with those of the task.
+
+    Returns:
+        The module's graph, which the same child draws.
+    """
     child = zygote.spawn(limits.memory_bytes, limits.cpu_s)
     try:
         ask = Asker(child, time.monotonic() + limits.timeout_s)
@@ -90,6 +96,7 @@ def _require_all_matters(
             tree, out = wire.encode(reference.state)
             ask({"op": "set_state", "tree": tree}, out)
         _require_effects(ask, source, cases, reference.state, apis)
+        return ask({"op": "graph"})[0]["graph"]
     finally:
         child.end()
 

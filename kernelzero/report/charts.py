@@ -164,12 +164,12 @@ def _x_axis(steps: int, x: Callable[[float], float], label: str) -> str:
 
 
 def _number(value: float) -> str:
-    return f"{value:.3g}".replace("-", "\N{MINUS SIGN}")
+    # Small numbers would not fit beside the axis when written out.
+    text = f"{value:.0e}".replace("e-0", "e-") if 0 < abs(value) < 0.001 else f"{value:.3g}"
+    return text.replace("-", "\N{MINUS SIGN}")
 
 
-def _svg(
-    parts: Sequence[str], label: str, width: int = _WIDTH, height: int = _HEIGHT, kind: str = "chart"
-) -> str:
+def _svg(parts: Sequence[str], label: str, width: int = _WIDTH, height: int = _HEIGHT, kind: str = "chart") -> str:
     return (
         f'<svg class="{kind}" viewBox="0 0 {width} {height}" role="img" aria-label="{html.escape(label)}">'
         f"{''.join(parts)}</svg>"

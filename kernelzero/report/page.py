@@ -307,9 +307,7 @@ def _failures(facts: Mapping[str, Any]) -> str:
     if not rows:
         return title + f'<p class="note">{_MISSING.format("attempts")}</p>'
     used = [kind for kind in KINDS if any(kind in counts for _, counts in rows)]
-    legend = "".join(
-        f'<span><i class="key k-{kind}"></i>{kind.replace("_", " ")}</span>' for kind in used
-    )
+    legend = "".join(f'<span><i class="key k-{kind}"></i>{kind.replace("_", " ")}</span>' for kind in used)
     return f'{title}<div class="card"><div class="legend">{legend}</div>{stacked_bars(rows, used)}</div>'
 
 

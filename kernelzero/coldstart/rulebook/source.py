@@ -185,8 +185,7 @@ def render(text: Text) -> str:
     init = [line.replace("super(Model,", "super(ModelNew,") for line in plan.graph.init]
     module = "\n".join([*init, "", *_forward(text)] if init else _forward(text))
     return (
-        f"{_HEAD}\n\n@triton.jit\ndef fused_kernel({parameters}):\n{body}\n\n\n"
-        f"class ModelNew(nn.Module):\n{module}\n"
+        f"{_HEAD}\n\n@triton.jit\ndef fused_kernel({parameters}):\n{body}\n\n\nclass ModelNew(nn.Module):\n{module}\n"
     )
 
 
@@ -199,4 +198,3 @@ def _forward(text: Text) -> list[str]:
     lines += [*text.setup, f"out = {_allocation(plan)}", f"fused_kernel[{text.grid}]({arguments})", "return out"]
     head = f"    def forward({', '.join(['self', *(n.access for n in inputs)])}):"
     return [head, *("        " + line for line in lines)]
-

@@ -71,4 +71,3 @@ def _rank(api: str, rng: random.Random) -> float:
     kind = STEPS[api].kind
     late = {"reduce": 0.6, "index": 9.0, "similarity": 1.0, "product": -0.5}.get(kind, 0.0)
     return rng.random() + late
-

@@ -148,6 +148,15 @@ _OTHERS: dict[str, Step] = {
 STEPS: dict[str, Step] = {**_POINTWISE, **_OTHERS}
 """API → step."""
 
-EXTRAS = ("torch.relu", "torch.sigmoid", "torch.tanh", F + "gelu", F + "silu", "torch.add", "torch.mul", "nn.Linear",
-          "nn.Parameter")
+EXTRAS = (
+    "torch.relu",
+    "torch.sigmoid",
+    "torch.tanh",
+    F + "gelu",
+    F + "silu",
+    "torch.add",
+    "torch.mul",
+    "nn.Linear",
+    "nn.Parameter",
+)
 """Operators that are added now and then to a set, to make the chain longer."""
