@@ -1,7 +1,7 @@
 """Verdicts a second on the CPU, beside what a fresh Python process a candidate costs: python benchmarks/keck_cpu.py.
 
-Both judge the same distinct pairs of a composed module and a rule-written Triton kernel. Keck adds to the calls the
-X
+Both judge the same distinct pairs of a composed module and a rule-written Triton kernel. Keck adds to the calls its
+rules, its isolation, the front end, and the watching of every access; the fresh process has none of that: it imports,
 runs reference and kernel in Triton's plain interpreter on twenty inputs, and compares. Prints a table, writes JSON.
 """
 
