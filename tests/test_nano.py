@@ -60,7 +60,7 @@ def test_the_nano_proposer_writes_modules_and_the_coder_kernels() -> None:
 
 def test_common_lines_have_no_sizes() -> None:
     texts = ["import torch\n    x = torch.relu(x)\n    return torch.randn(16, 64)\n"] * 5
-    assert nano.common_lines(texts) == ["import torch\n", "    x = torch.relu(x)\n"]
+    assert nano.common_lines(texts) == ["    x = torch.relu(x)\n", "import torch\n"]
 
 
 def test_draws_are_the_same_everywhere() -> None:

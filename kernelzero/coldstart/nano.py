@@ -78,10 +78,8 @@ def common_lines(texts: Sequence[str], share: float = 0.005, most: int = 400) ->
     """
     counts = Counter(line for text in texts for line in set(text.splitlines(keepends=True)))
     least = max(2, share * len(texts))
-    telling = [
-        line for line, n in counts.most_common() if n >= least and len(line) > 6 and not re.search(r"\d\d", line)
-    ]
-    return telling[:most]
+    telling = [line for line, n in counts.items() if n >= least and len(line) > 6 and not re.search(r"\d\d", line)]
+    return sorted(telling, key=lambda line: (-counts[line], line))[:most]
 
 
 def make_model(settings: NanoSettings, tokenizer: Any, folder: Path) -> int:
