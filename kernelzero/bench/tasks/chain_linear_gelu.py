@@ -4,17 +4,19 @@ import torch.nn.functional as F
 
 
 class Model(nn.Module):
-    def __init__(self):
+    def __init__(self, in_features, out_features):
         super().__init__()
-        self.linear = nn.Linear(64, 64)
+        self.linear = nn.Linear(in_features, out_features)
 
     def forward(self, x):
-        return F.gelu(self.linear(x))
+        x = self.linear(x)
+        x = F.gelu(x)
+        return x
 
 
 def get_inputs():
-    return [torch.randn(16, 64)]
+    return [torch.randn(64, 48)]
 
 
 def get_init_inputs():
-    return []
+    return [48, 8]

@@ -3,16 +3,15 @@ import torch.nn as nn
 
 
 class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-
-    def forward(self, x, y, z):
-        x = torch.add(torch.matmul(x, y), z)
-        return torch.relu(x)
+    def forward(self, x, w, y):
+        x = torch.matmul(x, w)
+        x = torch.add(x, y)
+        x = torch.relu(x)
+        return x
 
 
 def get_inputs():
-    return [torch.randn(16, 64), torch.randn(64, 32), torch.randn(16, 32)]
+    return [torch.randn(2, 80), torch.randn(80, 8), torch.randn(2, 8)]
 
 
 def get_init_inputs():

@@ -4,15 +4,13 @@ import torch.nn.functional as F
 
 
 class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-
     def forward(self, x):
-        return F.elu(x)
+        x = F.elu(x)
+        return x
 
 
 def get_inputs():
-    return [torch.randn(16, 48)]
+    return [torch.randn(64, 100)]
 
 
 def get_init_inputs():

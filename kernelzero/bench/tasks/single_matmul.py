@@ -3,15 +3,13 @@ import torch.nn as nn
 
 
 class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-
-    def forward(self, x, y):
-        return torch.matmul(x, y)
+    def forward(self, x, w):
+        x = torch.matmul(x, w)
+        return x
 
 
 def get_inputs():
-    return [torch.randn(32, 64), torch.randn(64, 48)]
+    return [torch.randn(20, 32), torch.randn(32, 100)]
 
 
 def get_init_inputs():

@@ -3,15 +3,13 @@ import torch.nn as nn
 
 
 class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-
     def forward(self, x):
-        return torch.sigmoid(x)
+        x = torch.sigmoid(x)
+        return x
 
 
 def get_inputs():
-    return [torch.randn(8, 128)]
+    return [torch.randn(2, 128)]
 
 
 def get_init_inputs():
