@@ -48,7 +48,7 @@ class NanoSettings:
     seed: int = 0
 
 
-CODER = NanoSettings(role="coder", steps=1000)
+CODER = NanoSettings(role="coder", steps=900, hidden=128, layers=4, intermediate=352, batch=64, lr=2e-3)
 PROPOSER = NanoSettings(role="proposer", steps=3000, layers=4)
 
 
@@ -243,7 +243,7 @@ def save_embedded(source: Path, tokenizer_folder: Path, target: Path, card: dict
     (target / "card.json").write_text(json.dumps(card, indent=1, sort_keys=True) + "\n")
 
 
-CODER_CHECKPOINTS = (200, 300, 400, 600, 800, 1000)
+CODER_CHECKPOINTS = (400, 500, 600, 700, 800, 900)
 TARGET_SOLVE_RATE = 0.5
 """The embedded Coder is the checkpoint nearest to this on its own Proposer's modules: room to learn, both ways."""
 
