@@ -284,10 +284,17 @@ def _graph_node(model: torch.nn.Module, node: Any) -> dict[str, Any]:
     if node.op == "call_module":
         label = f"nn.{type(model.get_submodule(node.target)).__name__}"
     elif node.op == "call_function":
-        label = torch.overrides.resolve_name(node.target) or getattr(node.target, "__name__", str(node.target))
+        label = _function_label(node.target)
     elif node.op == "call_method":
         label = f"Tensor.{node.target}"
     return {"id": node.name, "op": node.op, "label": str(label)[:80], "inputs": [n.name for n in node.all_input_nodes]}
+
+
+def _function_label(function: Any) -> str:
+    name = getattr(function, "__name__", str(function))
+    full = torch.overrides.resolve_name(function) or name
+    # torch knows some functions under several names (mm is spmm too); the function's own is what people write.
+    return full if full.rpartition(".")[2] == name else f"torch.{name}"
 
 
 def one_line(text: str) -> str:
