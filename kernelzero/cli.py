@@ -300,16 +300,25 @@ def doctor(as_json: Json = False) -> None:
     print(json.dumps(facts, indent=2) if as_json else render(facts))
 
 
+_INTERRUPTED = 130
 # Typer carries its own click in newer versions and uses the installed one in older ones.
 _ClickException: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+
+
+def _run_app() -> int:
+    code = app(standalone_mode=False)
+    if code == _INTERRUPTED:
+        # typer turns an interrupt into a silent exit code
+        raise KeyboardInterrupt
+    return code if isinstance(code, int) else 0
 
 
 def main() -> None:
     """Entry point: every error that a person can act on is one line and an exit code."""
     try:
-        code = app(standalone_mode=False)
+        code = _run_app()
         sys.stdout.flush()
-        sys.exit(code if isinstance(code, int) else 0)
+        sys.exit(code)
     except typer.Exit as error:
         sys.exit(error.exit_code)
     except _ClickException as error:
@@ -317,7 +326,7 @@ def main() -> None:
         sys.exit(2)
     except (KeyboardInterrupt, typer.Abort):
         say("interrupted; what was done is kept")
-        sys.exit(130)
+        sys.exit(_INTERRUPTED)
     except UsageError as error:
         say(f"error: {error}")
         sys.exit(2)
