@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from kernelzero.coldstart.corpus import Pair, pairs_for, verified
+from kernelzero.coldstart.pool import sample_and_judge
 from kernelzero.keck import Keck
 from kernelzero.proposer import gates
-from kernelzero.records import ApiSet, Backend, Candidate, Role, Sampling, Task
+from kernelzero.records import ApiSet, Role, Sampling, Task
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
@@ -183,23 +184,13 @@ def split(rows: Sequence[Pair], held_out: int, seed: int = 0) -> tuple[list[Pair
 
 def solve_rate(sampler: Any, tasks: Sequence[Task], keck: Keck, n: int = 1, seed: int = 0) -> dict[str, Any]:
     """Share of samples at temperature 1 that Keck finds correct, and how it spreads over tasks."""
-    from kernelzero.coder.extract import extract_kernel
-    from kernelzero.coder.prompt import coder_prompt
-
-    prompts = [coder_prompt(task, Backend.TRITON, "compact") for task in tasks]
-    answers = sampler.sample(prompts, n, Sampling(temperature=1.0, max_tokens=800, seed=seed))
-    jobs, owner = [], []
-    for index, completions in enumerate(answers):
-        for completion in completions:
-            code = extract_kernel(completion.text, completion.finish).code
-            if code is not None:
-                jobs.append((tasks[index], Candidate(code)))
-                owner.append(index)
+    sampling = Sampling(temperature=1.0, max_tokens=800, seed=seed)
+    answers, judged = sample_and_judge(sampler, tasks, keck, n, sampling)
     solved = [0] * len(tasks)
-    statuses: dict[str, int] = {"no code": len(tasks) * n - len(jobs)}
-    for position, verdict in keck.judge(jobs, timed=False):
+    statuses: dict[str, int] = {"no code": len(tasks) * n - len(judged)}
+    for index, _, verdict in judged:
         statuses[verdict.status] = statuses.get(verdict.status, 0) + 1
-        solved[owner[position]] += verdict.correct is True
+        solved[index] += verdict.correct is True
     rate = sum(solved) / max(len(tasks) * n, 1)
     spread = [sum(1 for s in solved if s == k) for k in range(n + 1)]
     return {"solve_rate": rate, "half_width_95": 1.96 * math.sqrt(rate * (1 - rate) / max(len(tasks) * n, 1)),

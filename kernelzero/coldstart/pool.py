@@ -15,7 +15,7 @@ from typing import Any
 
 from kernelzero.keck import Keck
 from kernelzero.normalise import normalised
-from kernelzero.records import ApiSet, Backend, Candidate, Sampling, Task
+from kernelzero.records import ApiSet, Backend, Candidate, Completion, Sampling, Task, Verdict
 
 Say = Callable[[str], None]
 
@@ -41,16 +41,15 @@ def composed_modules(count: int, seed: int, forbidden: set[str], keck: Keck) -> 
     return [task for index, (_, task) in enumerate(drafts) if index in passed][:count]
 
 
-def try_modules(
-    sampler: Any, tasks: Sequence[Task], keck: Keck, n: int, max_tokens: int, seed: int
-) -> list[list[bool | None]]:
-    """Outcomes of `n` samples at temperature 1 for each module; an answer without code is a failure."""
+def sample_and_judge(
+    sampler: Any, tasks: Sequence[Task], keck: Keck, n: int, sampling: Sampling
+) -> tuple[list[list[Completion]], list[tuple[int, int, Verdict]]]:
+    """`n` answers to each module, and (task index, sample number, verdict) of every answer that has code."""
     from kernelzero.coder.extract import extract_kernel
     from kernelzero.coder.prompt import coder_prompt
 
     prompts = [coder_prompt(task, Backend.TRITON, sampler.style) for task in tasks]
-    answers = sampler.sample(prompts, n, Sampling(1.0, 1.0, max_tokens, seed))
-    outcomes: list[list[bool | None]] = [[False] * n for _ in tasks]
+    answers = sampler.sample(prompts, n, sampling)
     jobs, places = [], []
     for index, completions in enumerate(answers):
         for number, completion in enumerate(completions):
@@ -58,8 +57,16 @@ def try_modules(
             if code is not None:
                 jobs.append((tasks[index], Candidate(code)))
                 places.append((index, number))
-    for position, verdict in keck.judge(jobs, timed=False):
-        index, number = places[position]
+    return answers, [(*places[position], verdict) for position, verdict in keck.judge(jobs, timed=False)]
+
+
+def try_modules(
+    sampler: Any, tasks: Sequence[Task], keck: Keck, n: int, max_tokens: int, seed: int
+) -> list[list[bool | None]]:
+    """Outcomes of `n` samples at temperature 1 for each module; an answer without code is a failure."""
+    _, judged = sample_and_judge(sampler, tasks, keck, n, Sampling(1.0, 1.0, max_tokens, seed))
+    outcomes: list[list[bool | None]] = [[False] * n for _ in tasks]
+    for index, number, verdict in judged:
         outcomes[index][number] = verdict.correct
     return outcomes
 
