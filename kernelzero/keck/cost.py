@@ -75,7 +75,7 @@ def count_operator(meter: Meter, func: Any, args: tuple[Any, ...], kwargs: dict[
         func: the `torch._ops.OpOverload` that ran.
         out: its result.
     """
-    inputs, outputs = _tensors((args, kwargs)), _tensors(out)
+    inputs, outputs = tensors((args, kwargs)), tensors(out)
     moved = sum(t.numel() * t.element_size() for t in inputs + outputs)
     largest = max((t.numel() for t in inputs + outputs), default=0)
     name = func._schema.name.split("::")[-1]
@@ -93,13 +93,14 @@ def _matrix_ops(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: A
     return float(formula(*args, **kwargs, out_val=out)) if formula else 0.0
 
 
-def _tensors(value: Any) -> list[Any]:
+def tensors(value: Any) -> list[Any]:
+    """All tensors of a nested structure, in order."""
     import torch
 
     if isinstance(value, torch.Tensor):
         return [value]
     if isinstance(value, list | tuple):
-        return [t for item in value for t in _tensors(item)]
+        return [t for item in value for t in tensors(item)]
     if isinstance(value, dict):
-        return [t for item in value.values() for t in _tensors(item)]
+        return [t for item in value.values() for t in tensors(item)]
     return []

@@ -21,6 +21,7 @@ import torch
 
 from kernelzero.keck import wire
 from kernelzero.keck.compare import ABSOLUTE, SCALED, Criterion, difference, scale_of
+from kernelzero.keck.cost import tensors
 from kernelzero.keck.limits import Limits
 from kernelzero.keck.zygote import ChildHandle, Zygote
 
@@ -175,17 +176,6 @@ def answer(
     facts, out = ask({"op": "call", "tree": tree, "seed": seed}, buffers)
     expected = wire.decode(facts["tree"], out)
     return Case(tree, buffers, expected, criterion, facts["mutated"], facts["aliases"], label), facts
-
-
-def tensors(value: Any) -> list[torch.Tensor]:
-    """All tensors of a nested structure, in order."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, list | tuple):
-        return [t for item in value for t in tensors(item)]
-    if isinstance(value, dict):
-        return [t for item in value.values() for t in tensors(item)]
-    return []
 
 
 def _nbytes(value: Any) -> int:
