@@ -1,6 +1,6 @@
 """Does reinforcement learning alone teach the nano Coder? Frontier against blind modules, two seeds, held-out modules.
 
-    python benchmarks/nano_hour.py [--seeds 0 1] [--modules 640] [--held-out 512] [--device cpu]
+    python benchmarks/nano_hour.py [--seeds 0 1] [--modules 640] [--held-out 1024] [--device cpu]
 
 One pool of modules with solve rates is made for each seed, then `configs/nano-hour.toml` runs on it with
 `curriculum.selection` "frontier" and "blind", and every Coder is measured on the same held-out modules, one sample at
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelzero.bench import builtin_tasks
+from kernelzero.cli import quiet_libraries
 from kernelzero.coevolve import coevolve
 from kernelzero.coldstart.nano import solve_rate
 from kernelzero.coldstart.pool import composed_modules, try_modules, write_pool
@@ -37,21 +38,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--modules", type=int, default=640)
-    parser.add_argument("--held-out", type=int, default=512)
+    parser.add_argument("--held-out", type=int, default=1024)
     parser.add_argument("--device", default="cpu", choices=["cpu", "auto"])
     parser.add_argument("--workers", type=int, default=None)
     parser.add_argument(
         "--set", nargs="*", default=[], metavar="SECTION.KEY=VALUE", help="overrides, e.g. coder.lr=1e-4"
     )
     options = parser.parse_args()
+    quiet_libraries()
     with LocalKeck(options.workers, seed=1) as keck:
         held_out = modules("held-out", options.held_out, 10_000, set(), keck)
         rows = [measured("start", "nano:coder", held_out, keck, options)]
         for seed in options.seeds:
             pool = pool_of(seed, options, {normalised(t.source) for t in held_out}, keck)
             for selection in ("frontier", "blind"):
-                name, model, seconds = trained(seed, selection, pool, options)
-                rows.append({**measured(name, model, held_out, keck, options), "train_s": seconds})
+                name, model, steps = trained(seed, selection, pool, options)
+                rows.append(measured(name, model, held_out, keck, options) | steps)
     report(rows)
 
 
@@ -72,13 +74,13 @@ def pool_of(seed: int, options: Any, forbidden: set[str], keck: LocalKeck) -> Pa
     if not path.exists():
         tasks = modules(f"modules-{seed}", options.modules, seed, forbidden, keck)
         sampler = open_sampler("nano:coder", device=None if options.device == "auto" else "cpu")
-        write_pool(path, tasks, try_modules(sampler, tasks, keck, SAMPLES, 800, seed))
+        write_pool(path, tasks, try_modules(sampler, tasks, keck, SAMPLES, 300, seed))
         sampler.close()
     return path
 
 
-def trained(seed: int, selection: str, pool: Path, options: Any) -> tuple[str, str, float]:
-    """One run; name, newest checkpoint, seconds of its steps."""
+def trained(seed: int, selection: str, pool: Path, options: Any) -> tuple[str, str, dict[str, Any]]:
+    """One run; name, newest checkpoint, and its curves."""
     name = f"{selection}-{seed}"
     data = load_config(ROOT / "configs" / "nano-hour.toml").to_json()
     data["run"] |= {"name": name, "seed": seed, "folder": str(RUNS / name)}
@@ -93,7 +95,8 @@ def trained(seed: int, selection: str, pool: Path, options: Any) -> tuple[str, s
     folder = coevolve(parse_config(data), on_event=_tell)
     steps = [json.loads(line) for line in (folder / "steps.jsonl").read_text().splitlines()]
     newest = max((folder / "coder").glob("checkpoint-*"), key=lambda p: int(p.name.split("-")[1]))
-    return name, str(newest), sum(step["step_s"] for step in steps)
+    curves = {key: [step[key] for step in steps] for key in ("accuracy", "mixed_groups", "kl", "entropy")}
+    return name, str(newest), {"train_s": sum(step["step_s"] for step in steps), "curves": curves}
 
 
 def _tell(event: Any) -> None:

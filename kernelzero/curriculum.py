@@ -35,7 +35,8 @@ def solve_rate(outcomes: Iterable[bool | None]) -> float | None:
 def select_modules(rows: Sequence[Row], n: int, selection: Literal["frontier", "blind"], seed: int) -> list[Task]:
     """n modules to train on, in training order.
 
-    "frontier": those with the highest frontier reward, newer ones first where it is equal; "blind": drawn evenly.
+    "frontier": those with the highest frontier reward, newer ones first where it is equal, and none that the Coder
+    always or never solved, unless there are no others: equal rewards teach nothing. "blind": drawn evenly.
     A module proposed twice counts once, with its newest solve rate. A pool smaller than n is gone through again,
     so that a module comes a second time only after every other one came once.
 
@@ -51,6 +52,7 @@ def select_modules(rows: Sequence[Row], n: int, selection: Literal["frontier", "
     rng.shuffle(numbered)
     if selection == "frontier":
         numbered.sort(key=lambda item: (-_frontier(item[1]), -item[1].get("round", 0)))
+        numbered = [item for item in numbered if _frontier(item[1]) > 0] or numbered
     chosen: list[Row] = []
     while numbered and len(chosen) < n:
         part = [row for _, row in numbered[: n - len(chosen)]]

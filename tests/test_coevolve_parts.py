@@ -33,6 +33,12 @@ def test_the_frontier_comes_first():
     assert len(select_modules(rows, 5, "frontier", 0)) == 5
 
 
+def test_modules_that_teach_nothing_are_taken_only_where_there_are_no_others():
+    chosen = [task.source for task in select_modules(rows_at(0.0, 0.5, 1.0, 0.2, None), 6, "frontier", 0)]
+    assert sorted(chosen) == ["m1"] * 3 + ["m3"] * 3
+    assert len(select_modules(rows_at(0.0, 1.0), 3, "frontier", 0)) == 3
+
+
 def test_newer_modules_come_first_where_equal_and_the_newest_rate_counts():
     rows = [*rows_at(0.5, 0.5), {**rows_at(0.0)[0], "round": 2}]
     assert [task.source for task in select_modules(rows, 1, "frontier", 0)] == ["m1"]

@@ -113,6 +113,12 @@ def test_verdict_on_a_wrong_kernel_says_where(keck):
     assert "elements differ" in verdict.reason
 
 
+def test_equal_jobs_share_one_verdict(keck):
+    first, other, second = judge(keck, RELU, KERNEL, WRONG, KERNEL)
+    assert first is second
+    assert (first.status, other.status) == (Status.CORRECT, Status.INCORRECT)
+
+
 def test_no_time_where_none_was_asked_for(keck):
     (verdict,) = judge(keck, RELU, KERNEL, timed=False)
     assert verdict.status is Status.CORRECT

@@ -70,7 +70,14 @@ class LocalKeck:
         self.close()
 
     def judge(self, jobs: Sequence[tuple[Task, Candidate]], *, timed: bool = True) -> Iterator[tuple[int, Verdict]]:
-        """Verdicts as they are finished. Work that a fault of Keck interrupts is tried once more."""
+        """Verdicts as they are finished. Work that a fault of Keck interrupts is tried once more.
+
+        Equal jobs share one verdict: a trained Coder's groups are more than half repetitions.
+        """
+        places: dict[tuple[Task, Candidate], list[int]] = {}
+        for index, job in enumerate(jobs):
+            places.setdefault(job, []).append(index)
+        distinct = list(places)
         messages = [
             {
                 "op": "judge",
@@ -79,10 +86,13 @@ class LocalKeck:
                 "timed": timed,
                 "secret": self.seed,
             }
-            for task, candidate in jobs
+            for task, candidate in distinct
         ]
-        for index, reply in self._ask_all(messages, [task.source for task, _ in jobs]):
-            yield index, _verdict(reply, jobs[index][1], timed)
+        for number, reply in self._ask_all(messages, [task.source for task, _ in distinct]):
+            job = distinct[number]
+            verdict = _verdict(reply, job[1], timed)
+            for index in places[job]:
+                yield index, verdict
 
     def examine(self, jobs: Sequence[tuple[Task, Sequence[str]]]) -> Iterator[tuple[int, GateReport]]:
         """Reports as they are finished."""
