@@ -252,6 +252,8 @@ class Verdict(Record):
     """Names of the candidate's own kernels that ran, in order of first launch."""
     launches: int = 0
     """Kernel launches in one call of `forward`."""
+    rung: str | None = None
+    """How a CUDA extension was built: "mini" (Keck's own tensor header), "aten" (torch's tensor headers) or "full"."""
     judged_s: float = 0.0
     """Seconds that judging took, start of the child to the last comparison."""
 

@@ -7,8 +7,10 @@ each in a process of its own, on messages from the judge: load, inputs, call. On
 from __future__ import annotations
 
 import contextlib
+import copy
 import importlib.util
 import os
+import socket
 import sys
 import traceback
 from pathlib import Path
@@ -18,11 +20,11 @@ import torch
 import torch.fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernelzero.keck import cost, guard, interpreter, wire
+from kernelzero.keck import cost, guard, produced, wire
 from kernelzero.keck.ledger import ACTIVE, Violation
+from kernelzero.keck.runtime import CpuRuntime, Runtime
 
 _equal = torch.equal
-_seed = torch.default_generator.manual_seed  # torch.manual_seed also queues a call for every GPU, with a stack trace
 _MAX_GRAPH_NODES = 200
 _KEPT_ELEMENTS = 1 << 22
 _FILE = "module_under_test.py"
@@ -45,20 +47,36 @@ class _CountOperators(TorchDispatchMode):
         return out
 
 
+RUNTIME: Runtime = CpuRuntime()
+"""The device of this process and of all that it forks; zygote.preload chooses it."""
+
+
 class Child:
     """State of one child between messages."""
 
     def __init__(self, channel: wire.Channel, folder: Path) -> None:
         self.channel = channel
+        self.runtime = RUNTIME
         self.folder = folder
         self.is_candidate = False
         self.module: Any = None
         self.model: Any = None
         self.inputs: list[Any] = []
+        self.pool: list[list[Any]] = []
+        """Sets of inputs for timed calls."""
+        self.burst_outputs: dict[int, Any] = {}
+        self.wide: Any = None
+        """A reference of 16 bits as a module of 32."""
         self.last_output: list[tuple[Any, Any]] = []
         """(tensor as returned, copy) of the call before: a later call must not write into it."""
+        self.runtime.prepare(self._build)
         self.before: dict[str, Any] = {}
         self.settings_before: dict[str, Any] = {}
+
+    def _build(self, spec: dict[str, Any]) -> dict[str, Any]:
+        """Have the judge build an extension, in the middle of one of its questions."""
+        self.channel.send({"build": spec})
+        return self.channel.receive()[0]["built"]
 
     def serve(self) -> None:
         """Answer messages until the judge closes the connection."""
@@ -67,7 +85,7 @@ class Child:
             reply, out = self._answer(message, buffers)
             self.channel.send(reply, out)
 
-    def _answer(self, message: dict[str, Any], buffers: list[bytearray]) -> tuple[dict[str, Any], list[bytes]]:
+    def _answer(self, message: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
         try:
             return getattr(self, "do_" + message["op"])(message, buffers)
         except Exception as error:
@@ -97,9 +115,9 @@ class Child:
 
     # --- messages ---
 
-    def do_load(self, message: dict[str, Any], buffers: list[bytearray]) -> tuple[dict[str, Any], list[bytes]]:
+    def do_load(self, message: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
         """Import the module, build the model, match its parameters to the given state."""
-        self.is_candidate = message["entry"] == "ModelNew"
+        self.is_candidate = ACTIVE.candidate = message["entry"] == "ModelNew"
         ACTIVE.full_precision = self.is_candidate and message.get("full_precision", False)
         if self.is_candidate:
             guard.separate_host_memory()
@@ -113,7 +131,7 @@ class Child:
         with self._hosted():
             if init is None:
                 init = self.module.get_init_inputs() if hasattr(self.module, "get_init_inputs") else []
-            _seed(message["seed"])
+            self.runtime.seed(message["seed"])
             args, kwargs = _split_init(init)
             self.model = entry(*args, **kwargs)
         if not isinstance(self.model, torch.nn.Module):
@@ -127,27 +145,32 @@ class Child:
             [] if self.is_candidate else out
         )
 
-    def do_set_state(self, message: dict[str, Any], buffers: list[bytearray]) -> tuple[dict[str, Any], list[bytes]]:
+    def do_set_state(self, message: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
         """Give the reference other weights."""
         return {"ok": True, "parameters": match_parameters(self.model, wire.decode(message["tree"], buffers))}, []
 
-    def do_inputs(self, message: dict[str, Any], buffers: list[bytearray]) -> tuple[dict[str, Any], list[bytes]]:
+    def do_inputs(self, message: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
         """Call `get_inputs` under a seed."""
-        _seed(message["seed"])
+        self.runtime.seed(message["seed"])
         with self._hosted():
             values = self.module.get_inputs()
         if not isinstance(values, list | tuple):
             raise TypeError("get_inputs does not return a list")
-        tree, out = wire.encode(list(values))
+        tree, out = wire.encode(self.runtime.placed(list(values)))
         return {"ok": True, "tree": tree}, out
 
-    def do_call(self, message: dict[str, Any], buffers: list[bytearray]) -> tuple[dict[str, Any], list[bytes]]:
+    def do_call(self, message: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
         """Run `forward` once and give back what it returned."""
         inputs = self._place(wire.decode(message["tree"], buffers), message.get("in_place", False))
         kept = [t.clone() if isinstance(t, torch.Tensor) else t for t in inputs]
         ACTIVE.meter, ACTIVE.kernel_launches = cost.Meter(), 0
-        _seed(message["seed"])
+        self.runtime.seed(message["seed"])
+        traced = message.get("trace", False)
+        if traced:
+            self.runtime.start_trace()
         output = self._forward(inputs)
+        ran = self.runtime.stop_trace() if traced else None
+        self.runtime.check_settled(output)
         if self.is_candidate and message.get("check", True):
             self._check()
         self._raise_finding()
@@ -164,13 +187,60 @@ class Child:
             "kernel_launches": ACTIVE.kernel_launches,
             "unproduced": _unproduced(output, inputs) if self.is_candidate else [],
             "random": list(ACTIVE.random),
+            "ran": ran,
+            "own_names": sorted(ACTIVE.own_names),
+            "torch_kernels": ACTIVE.torch_kernels,
             "launches": ACTIVE.meter.launches,
             "launch_ms": ACTIVE.meter.launch_seconds * 1e3,
             "work_ms": ACTIVE.meter.milliseconds,
         }
         return facts, out
 
-    def do_graph(self, message: dict[str, Any], buffers: list[bytearray]) -> tuple[dict[str, Any], list[bytes]]:
+    def do_call_wide(self, message: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
+        """What a 16-bit reference gives in 32 bits, None where it cannot run so: how much is its own rounding?"""
+        inputs = [_widened(v) for v in wire.decode(message["tree"], wire.copies(buffers))]
+        self.runtime.seed(message["seed"])
+        try:
+            if self.wide is None:
+                self.wide = copy.deepcopy(self.model).float()
+            output = self.runtime.forward(self.wide, inputs, False, contextlib.nullcontext())
+        except Exception:
+            return {"ok": True, "tree": None}, []
+        tree, out = wire.encode(output)
+        return {"ok": True, "tree": tree}, out
+
+    def do_pool(self, message: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
+        """Keep one more set of inputs for timed calls; the first one starts a new pool."""
+        if message["first"]:
+            self.pool = []
+        self.pool.append(wire.decode(message["tree"], wire.copies(buffers)))
+        return {"ok": True}, []
+
+    def do_burst(self, message: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
+        """Timed calls on the pool (GPU only); which outputs are kept is told, and `burst_output` gives one."""
+        from kernelzero.keck.gpu.runtime import Burst
+
+        self.burst_outputs = {}
+        if message["traced"]:
+            self.runtime.start_trace()
+        burst = Burst(self.model, self.pool, message["plan"], message["spin_ms"])
+        ran = self.runtime.stop_trace() if message["traced"] else None
+        self.burst_outputs = burst.outputs
+        facts = {"times_ms": burst.times_ms, "kept": sorted(burst.outputs), "queued_ms": burst.queued_ms}
+        return {"ok": True, **facts, "ran": ran, "own_names": sorted(ACTIVE.own_names)}, []
+
+    def do_rest(self, message: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
+        """Give back the memory that timing took; the next candidate may need it."""
+        self.burst_outputs = {}
+        torch.cuda.empty_cache()
+        return {"ok": True}, []
+
+    def do_burst_output(self, message: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
+        """The output of one call of the last burst."""
+        tree, out = wire.encode(guard.plain(self.burst_outputs[message["call"]]))
+        return {"ok": True, "tree": tree}, out
+
+    def do_graph(self, message: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
         """The module's torch.fx graph as plain nodes, None where it cannot be traced (control flow on values)."""
         try:
             nodes = list(torch.fx.symbolic_trace(self.model).graph.nodes)
@@ -178,17 +248,17 @@ class Child:
             return {"ok": True, "graph": None}, []
         return {"ok": True, "graph": [_graph_node(self.model, node) for node in nodes[:_MAX_GRAPH_NODES]]}, []
 
-    def do_perturbed(self, message: dict[str, Any], buffers: list[bytearray]) -> tuple[dict[str, Any], list[bytes]]:
+    def do_perturbed(self, message: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
         """Run `forward` of a fresh copy of the module in which one API gives other values."""
         payload = wire.decode(message["tree"], buffers)
         with perturbed(message["apis"]), self._hosted():
             module = self._import(message["source"])
             init = module.get_init_inputs() if hasattr(module, "get_init_inputs") else []
-            _seed(message["init_seed"])
+            self.runtime.seed(message["init_seed"])
             args, kwargs = _split_init(init)
             model = module.Model(*args, **kwargs)
             match_parameters(model, payload["state"])
-            _seed(message["seed"])
+            self.runtime.seed(message["seed"])
             try:
                 with torch.no_grad():
                     output = model(*payload["inputs"])
@@ -214,10 +284,8 @@ class Child:
             spec.loader.exec_module(module)
         return module
 
-    @contextlib.contextmanager
     def _hosted(self) -> Any:
-        with guard.HostGuard(pretend=self.is_candidate):
-            yield
+        return self.runtime.hosted(self.is_candidate)
 
     def _place(self, values: list[Any], in_place: bool) -> list[Any]:
         if in_place and len(values) == len(self.inputs):
@@ -226,15 +294,11 @@ class Child:
         return values
 
     def _forward(self, inputs: list[Any]) -> Any:
-        if self.is_candidate:
-            with guard.watched_forward():
-                return guard.plain(self.model(*inputs))
-        with torch.no_grad(), guard.HostGuard(pretend=False), _CountOperators():
-            return self.model(*inputs)
+        return self.runtime.forward(self.model, inputs, self.is_candidate, _CountOperators())
 
     def _check(self) -> None:
         if self.is_candidate:
-            interpreter._unpatch()
+            self.runtime.undo()
             guard.check_unchanged(self.before, self.settings_before)
         self._raise_finding()
 
@@ -302,6 +366,12 @@ def one_line(text: str) -> str:
     return " ".join(text.split())[:400] or "no reason was given"
 
 
+def _widened(value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and value.dtype in (torch.float16, torch.bfloat16):
+        return value.float()
+    return type(value)(_widened(item) for item in value) if isinstance(value, list | tuple) else value
+
+
 def _split_init(init: Any) -> tuple[list[Any], dict[str, Any]]:
     # KernelBench's get_init_inputs returns a list of arguments; a dictionary is taken as keyword arguments.
     return ([], init) if isinstance(init, dict) else (list(init), {})
@@ -351,7 +421,7 @@ def _aliases(output: Any, inputs: list[Any]) -> list[int]:
 
 
 def _unproduced(output: Any, inputs: list[Any]) -> list[int]:
-    return [i for i, leaf in enumerate(_leaves(output)) if leaf.numel() and not interpreter.is_produced(leaf)]
+    return [i for i, leaf in enumerate(_leaves(output)) if leaf.numel() and not produced.is_produced(leaf)]
 
 
 def _state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -382,10 +452,14 @@ def match_parameters(model: torch.nn.Module, state: dict[str, torch.Tensor]) -> 
     return how
 
 
-def main(channel: wire.Channel, folder: Path) -> None:
-    """Run a child to its end; returns only when the judge hangs up."""
+def main(channel: wire.Channel, folder: Path, compilers: socket.socket | None = None) -> None:
+    """Run a child to its end; returns only when the judge hangs up. `compilers` leads to its broker, if it has one."""
     devnull = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(devnull, fd)
+    if compilers is not None:
+        from kernelzero.keck.gpu import broker
+
+        broker.install(wire.Channel(compilers))
     with contextlib.suppress(wire.PeerGone):
         Child(channel, folder).serve()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import os
 import secrets
@@ -16,9 +17,11 @@ from typing import Any, Protocol
 
 from kernelzero.errors import InfrastructureError, UsageError
 from kernelzero.keck.limits import Limits
-from kernelzero.records import Candidate, GateReport, Status, Task, Verdict
+from kernelzero.records import Candidate, GateReport, Status, Task, Timing, Verdict
 
 CPU_DEVICE = "cpu (triton interpreter)"
+_GPU_LIMITS = Limits(timeout_s=30.0, memory_mib=8192, case_mib=1024)
+"""Triton compiles inside the time of the first call; tensors are as large as a GPU's."""
 _RETRIES = 1
 
 
@@ -39,7 +42,7 @@ class Keck(Protocol):
 
 
 class LocalKeck:
-    """Keck on this machine's CPU: `workers` judges, started in a program of their own on first use.
+    """Keck on this machine's CPU or GPU: `workers` judges, started in a program of their own on first use.
 
     Use as a context manager, or call `close`. One `judge` or `examine` runs at a time.
 
@@ -49,15 +52,25 @@ class LocalKeck:
         seed: what the inputs are drawn from. By default it is drawn anew, so that no candidate can have prepared
             answers; all judges share it, so that equal questions get equal answers while this object lives.
         text_rules: False only in tests of the other layers.
+        device: "cpu", or "cuda" or "cuda:N" for one GPU, which all judges share.
+
+    Raises:
+        UsageError: this machine has no such device.
     """
 
     def __init__(
-        self, workers: int | None = None, limits: Limits | None = None, seed: int | None = None, text_rules: bool = True
+        self,
+        workers: int | None = None,
+        limits: Limits | None = None,
+        seed: int | None = None,
+        text_rules: bool = True,
+        device: str = "cpu",
     ) -> None:
         if sys.platform != "linux":
             raise UsageError("judging kernels needs Linux (Triton and process isolation); other commands work here")
-        self.workers = workers or len(os.sched_getaffinity(0))
-        self.limits = limits or Limits()
+        self.gpu = _gpu_number(device)
+        self.workers = workers or _default_workers(self.gpu is not None)
+        self.limits = limits or (Limits() if self.gpu is None else _GPU_LIMITS)
         self.seed = secrets.randbits(48) if seed is None else seed
         self.text_rules = text_rules
         self._process: subprocess.Popen[bytes] | None = None
@@ -103,6 +116,18 @@ class LocalKeck:
         for index, reply in self._ask_all(messages, [task.source for task, _ in jobs]):
             yield index, _report(reply)
 
+    def against_itself(self, tasks: Sequence[Task]) -> Iterator[tuple[int, Timing]]:
+        """Each task's reference timed against itself, as a candidate would be.
+
+        Raises:
+            InfrastructureError: it could not be timed.
+        """
+        messages = [{"op": "against_itself", "task": task.to_json(), "secret": self.seed} for task in tasks]
+        for index, reply in self._ask_all(messages, [f"{i}" for i in range(len(tasks))]):
+            if "timing" not in reply:
+                raise InfrastructureError(f"task {index}: {reply.get('refused') or reply.get('broken')}")
+            yield index, Timing.from_json(reply["timing"])
+
     def close(self) -> None:
         """Stop the judges and all that they run."""
         for sock in self._sockets:
@@ -127,6 +152,7 @@ class LocalKeck:
         theirs = [b.fileno() for _, b in pairs]
         command = [sys.executable, "-m", "kernelzero.keck.server", "--fds", ",".join(map(str, theirs))]
         command += ["--limits", json.dumps(self.limits.to_json())]
+        command += ["--device", "cpu" if self.gpu is None else "cuda"]
         command += [] if self.text_rules else ["--without-text-rules"]
         self._process = subprocess.Popen(
             command,
@@ -134,7 +160,7 @@ class LocalKeck:
             stdin=subprocess.DEVNULL,
             stdout=sys.stderr,
             start_new_session=True,
-            env=_environment(),
+            env=_environment(self.gpu),
         )
         for _, b in pairs:
             b.close()
@@ -218,19 +244,52 @@ class _Dispatch:
         return chosen
 
 
-def _environment() -> dict[str, str]:
+def _gpu_number(device: str) -> int | None:
+    """Which GPU; None for the CPU."""
+    name, _, number = device.partition(":")
+    if device == "cpu":
+        return None
+    if name != "cuda" or not (number or "0").isdigit():
+        raise UsageError(f"device {device!r}: Keck judges on cpu, cuda or cuda:N")
+    if not glob.glob("/dev/nvidia[0-9]*"):
+        raise UsageError(f"device {device!r}: there is no NVIDIA GPU on this machine")
+    return int(number or 0)
+
+
+def _default_workers(on_gpu: bool) -> int:
+    """One a processor; on a GPU a few are left for the processes that are being timed."""
+    cores = len(os.sched_getaffinity(0))
+    return max(1, cores - max(2, cores // 6)) if on_gpu else cores
+
+
+def _environment(gpu: int | None) -> dict[str, str]:
     keep = {k: v for k, v in os.environ.items() if not k.startswith(("TRITON_", "TORCH_", "PYTORCH_"))}
     path = os.pathsep.join(p for p in sys.path if p)
     return keep | {
         "OMP_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
-        "CUDA_VISIBLE_DEVICES": "",
+        "CUDA_VISIBLE_DEVICES": "" if gpu is None else _visible(gpu),
+        "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+        # A context with eight hardware queues takes the driver 0.2 s, one after another; with one 0.08 s. Two let
+        # streams run side by side.
+        "CUDA_DEVICE_MAX_CONNECTIONS": "2",
         "TRITON_DEFAULT_FP_FUSION": "1",
         "PYTHONPATH": path,
         "PYTHONWARNINGS": "ignore",
         "PYTHONDONTWRITEBYTECODE": "1",
     }
+
+
+def _visible(gpu: int) -> str:
+    """The CUDA name of the GPU with this number among those that this process may see."""
+    allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if not allowed:
+        return str(gpu)
+    names = allowed.split(",")
+    if gpu >= len(names):
+        raise UsageError(f"device cuda:{gpu}: only {len(names)} GPUs are visible")
+    return names[gpu].strip()
 
 
 def _verdict(reply: dict[str, Any], candidate: Candidate, timed: bool) -> Verdict:
@@ -260,11 +319,9 @@ def _report(reply: dict[str, Any]) -> GateReport:
 def open_keck(
     device: str = "cpu", workers: int | None = None, limits: Limits | None = None, seed: int | None = None
 ) -> LocalKeck:
-    """Keck for a device; the other arguments are those of `LocalKeck`.
+    """Keck for a device; the arguments are those of `LocalKeck`.
 
     Raises:
         UsageError: for a device that it cannot judge on.
     """
-    if device != "cpu":
-        raise UsageError(f"device {device!r}: kernels are judged on the CPU (Triton's interpreter) in this version")
-    return LocalKeck(workers, limits, seed)
+    return LocalKeck(workers, limits, seed, device=device)

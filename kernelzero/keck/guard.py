@@ -28,7 +28,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernelzero.keck import cost, interpreter
+from kernelzero.keck import cost, produced, wire
 from kernelzero.keck.ledger import ACTIVE, Violation
 from kernelzero.keck.words import words
 
@@ -78,6 +78,7 @@ class OperatorGuard(TorchDispatchMode):
             raise ACTIVE.violate(f"PyTorch computes inside forward: {namespace}::{name}")
         if name in COPIES:
             _check_narrowing(func, args, kwargs)
+            _check_destination(args, kwargs)
         out = func(*args, **kwargs)
         _account(func, name, args, kwargs, out)
         return out
@@ -87,6 +88,16 @@ def _check_scalar_read(tensor: torch.Tensor) -> None:
     ACTIVE.scalars_read += 1
     if tensor.untyped_storage().nbytes() > 16 * tensor.element_size() or ACTIVE.scalars_read > _SCALARS_A_CALL:
         raise ACTIVE.violate("values of a tensor are read on the host inside forward")
+
+
+def _check_destination(args: Any, kwargs: Any) -> None:
+    """On a GPU a copy to the host is a way to compute there; small ones, sizes and scales, count as reads."""
+    if not wire.on_gpu():
+        return
+    source = args[1] if len(args) > 1 and isinstance(args[1], torch.Tensor) else args[0]
+    goal = kwargs.get("device") or args[0].device
+    if torch.device(goal).type == "cpu" and source.device.type != "cpu":
+        _check_scalar_read(source)
 
 
 def _check_narrowing(func: Any, args: Any, kwargs: Any) -> None:
@@ -99,14 +110,15 @@ def _check_narrowing(func: Any, args: Any, kwargs: Any) -> None:
 
 
 def _account(func: Any, name: str, args: Any, kwargs: Any, out: Any) -> None:
+    ACTIVE.torch_kernels += 1
     if name in FREE:
         _poison(out)
     else:
         cost.count_operator(ACTIVE.meter, func, args, kwargs, out)
     if name in COPIES and isinstance(out, torch.Tensor):
         sources = [t for t in args if isinstance(t, torch.Tensor)][1 if name == "copy_" else 0 :]
-        if any(interpreter.is_produced(t) for t in sources):
-            interpreter.mark_produced(out)
+        if any(produced.is_produced(t) for t in sources):
+            produced.mark(out)
     _KEEP_ALIVE.append(out)
 
 
@@ -171,6 +183,20 @@ class HostGuard(TorchFunctionMode):
             # On a GPU the host gets a copy, never the memory that kernels write to.
             return out.copy()
         return out.clone() if self.pretend and func in _SHARING else out
+
+
+class GpuHostGuard(TorchFunctionMode):
+    """The same on a real GPU, where nothing has to be pretended."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """See every call of torch's Python interface."""
+        if ACTIVE.in_forward and func in _HOST_READS:
+            raise ACTIVE.violate(f"a tensor's data is taken to the host: {func.__name__}")
+        if func in _MEMORY:
+            raise ACTIVE.violate(f"a window on a tensor's memory is opened: {func.__name__}")
+        if ACTIVE.in_forward and func is _T.__repr__:
+            return f"tensor(<{tuple(args[0].shape)}, {args[0].dtype}>)"
+        return func(*args, **(kwargs or {}))
 
 
 def separate_host_memory() -> None:
@@ -250,7 +276,7 @@ _folder = "/nonexistent"
 
 
 def _inside_folder(event: str, arguments: tuple[Any, ...]) -> bool:
-    if event not in ("os.mkdir", "os.remove", "os.rename", "os.rmdir"):
+    if event not in ("os.mkdir", "os.remove", "os.rename", "os.rmdir", "shutil.rmtree"):
         return False
     paths = [os.path.realpath(os.fsdecode(a)) for a in arguments if isinstance(a, str | bytes)]
     return all(path.startswith(_folder) and not path.endswith(".py") for path in paths)
@@ -380,14 +406,14 @@ def check_unchanged(before: dict[str, Any], settings_before: dict[str, Any]) -> 
 
 
 @contextlib.contextmanager
-def watched_forward() -> Iterator[None]:
-    """The rules of `forward`: enter, run the candidate, leave."""
-    interpreter.forget_produced()
+def watched_forward(host: TorchFunctionMode) -> Iterator[None]:
+    """The rules of `forward`: enter, run the candidate, leave. `host` is the watcher of what leaves for the host."""
+    produced.forget()
     _KEEP_ALIVE.clear()
-    ACTIVE.in_forward, ACTIVE.scalars_read = True, 0
+    ACTIVE.in_forward, ACTIVE.scalars_read, ACTIVE.torch_kernels = True, 0, 0
     depth = _mode_depth()
     try:
-        with torch.no_grad(), HostGuard(pretend=True), OperatorGuard():
+        with torch.no_grad(), host, OperatorGuard():
             yield
     finally:
         ACTIVE.in_forward = False

@@ -31,7 +31,7 @@ from triton._C.libtriton import ir
 from triton.backends.compiler import GPUTarget
 from triton.compiler.compiler import ASTSource, make_backend
 
-from kernelzero.keck import cost, trace
+from kernelzero.keck import cost, produced, trace
 from kernelzero.keck.ledger import ACTIVE, CompileFault, KernelFault
 
 TARGET = GPUTarget("cuda", 90, 32)
@@ -357,7 +357,7 @@ def _check_front_end(kernel: KeckKernel, bound: dict[str, Any], options: dict[st
     try:
         compile_to_ttir(kernel, signature, constants, options)
     except Exception as error:
-        raise ACTIVE.compile_fault(f"kernel {kernel.fn.__name__}: {_front_end_message(error)}") from None
+        raise ACTIVE.compile_fault(f"kernel {kernel.fn.__name__}: {front_end_message(error)}") from None
     _checked.add(key)
     return key
 
@@ -393,7 +393,7 @@ def _signature(kernel: KeckKernel, bound: dict[str, Any]) -> tuple[dict[str, str
     return signature, constants
 
 
-def _front_end_message(error: BaseException) -> str:
+def front_end_message(error: BaseException) -> str:
     """The innermost cause in one line: Triton wraps errors of nested functions in one another."""
     while error.__cause__ is not None:
         error = error.__cause__
@@ -476,30 +476,10 @@ def _regions(values: Any) -> list[_Region]:
     return list(regions.values())
 
 
-_produced: dict[int, int] = {}
-"""Start → end of every storage that a kernel has stored to during this call."""
-
-
 def _note_produced(launch: _Launch) -> None:
     for region in launch.regions:
         if any((marks != -1).any() for marks in region.stored.values()):
-            _produced[region.start] = region.end
-
-
-def forget_produced() -> None:
-    """Start a new call: nothing has been produced yet."""
-    _produced.clear()
-
-
-def is_produced(tensor: torch.Tensor) -> bool:
-    """Whether a kernel of this call stored into the tensor's storage."""
-    return tensor.untyped_storage().data_ptr() in _produced
-
-
-def mark_produced(tensor: torch.Tensor) -> None:
-    """A layout copy or cast of something produced is produced too."""
-    storage = tensor.untyped_storage()
-    _produced[storage.data_ptr()] = storage.data_ptr() + storage.nbytes()
+            produced.mark_range(region.start, region.end)
 
 
 # --- hooks into the interpreter, installed once before any child is forked -------------------------------------------

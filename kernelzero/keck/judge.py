@@ -7,6 +7,7 @@ can only turn a correct answer into a refusal.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -15,23 +16,27 @@ from typing import Any
 from kernelzero.keck import cuda_source, probe, rules, wire
 from kernelzero.keck.compare import difference, shape_difference
 from kernelzero.keck.limits import Limits
-from kernelzero.keck.onboard import FORWARD_SEED, INIT_SEED, Case, Reference, TaskRefused, take_on
+from kernelzero.keck.machine import CpuMachine, Machine, Untimeable
+from kernelzero.keck.onboard import FORWARD_SEED, INIT_SEED, Case, Reference, TaskRefused, revive, take_on
 from kernelzero.keck.zygote import ChildHandle, Zygote
-from kernelzero.records import Backend, Basis, Candidate, Status, Task, Timing, Verdict
+from kernelzero.records import Backend, Candidate, Status, Task, Timing, Verdict
 
-DEVICE = "cpu (triton interpreter)"
 CALLS = 20
 """Calls whose outputs are compared."""
 _CACHED_TASKS = 64
 _CACHED_BYTES = 1 << 30
+_LIVING_REFERENCES = 1
+"""Children of references that a judge keeps for timing, on a GPU."""
+_TRACED_CALL = 2
+"""The call whose kernels are recorded: by then all are compiled and loaded."""
 
 
-@dataclass(frozen=True)
 class _Decision(Exception):
     """Ends the evaluation of a candidate."""
 
-    status: Status
-    reason: str
+    def __init__(self, status: Status, reason: str) -> None:
+        super().__init__(reason)
+        self.status, self.reason = status, reason
 
 
 @dataclass
@@ -44,6 +49,10 @@ class _Observed:
     work_ms: float = 0.0
     calls: int = 0
     criterion: str | None = None
+    timing: Timing | None = None
+    rung: str | None = None
+    own: dict[str, str] = field(default_factory=dict)
+    """Kernels of the candidate's extensions: the compiler's name → as a person would write it."""
 
 
 @dataclass
@@ -54,6 +63,7 @@ class Judge:
     limits: Limits
     secret: int = 0
     """What the seeds of the inputs are derived from; no child ever gets it."""
+    machine: Machine = field(default_factory=CpuMachine)
     text_rules: bool = True
     """Off only in tests, which ask whether what runs is enough to refuse an attack."""
     _tasks: OrderedDict[tuple[str, int, bool], Reference | TaskRefused] = field(default_factory=OrderedDict)
@@ -69,9 +79,7 @@ class Judge:
         key = (source, self.secret, move_weights)
         if key not in self._tasks:
             try:
-                self._tasks[key] = take_on(
-                    source, self.zygote, self.limits, secret=self.secret, move_weights=move_weights
-                )
+                self._tasks[key] = self._take_on(source, move_weights)
             except TaskRefused as refusal:
                 self._tasks[key] = refusal
             self._forget_oldest()
@@ -81,16 +89,54 @@ class Judge:
             raise found
         return found
 
+    def _take_on(self, source: str, move_weights: bool) -> Reference:
+        return take_on(
+            source,
+            self.zygote,
+            self.limits,
+            secret=self.secret,
+            move_weights=move_weights,
+            keep_child=self.machine.on_gpu,
+            share=self.machine.shared,
+        )
+
+    def _living(self, source: str, reference: Reference) -> ChildHandle | None:
+        """A child that has the reference loaded, made anew where it was given up."""
+        if self.machine.on_gpu and (reference.child is None or reference.child.ended):
+            reference.child = revive(source, self.zygote, self.limits, reference)
+        others = [r for r in self._tasks.values() if isinstance(r, Reference) and r.child is not None]
+        for other in others[: max(0, len(others) - _LIVING_REFERENCES)]:
+            if other is not reference and other.child is not None:
+                other.child.end()
+                other.child = None
+        return reference.child
+
     def _forget_oldest(self) -> None:
         def held() -> int:
             return sum(c.nbytes for r in self._tasks.values() if isinstance(r, Reference) for c in r.cases)
 
         while len(self._tasks) > 1 and (len(self._tasks) > _CACHED_TASKS or held() > _CACHED_BYTES):
-            self._tasks.popitem(last=False)
+            _, oldest = self._tasks.popitem(last=False)
+            if isinstance(oldest, Reference) and oldest.child is not None:
+                oldest.child.end()
 
     def examine(self, task: Task, apis: list[list[str]] | None = None) -> dict[str, Any]:
         """Whether a module can be a task; see probe.examine for the keys."""
         return probe.examine(task.source, apis or [], self.zygote, self.limits, self.reference)
+
+    def against_itself(self, task: Task) -> Timing:
+        """The reference timed against another process that runs it too: how far from 1 measurement alone can lead.
+
+        Raises:
+            TaskRefused, Untimeable.
+        """
+        reference = self.reference(task.source)
+        other = revive(task.source, self.zygote, self.limits, reference)
+        try:
+            living = self._living(task.source, reference)
+            return self.machine.time(reference, living, other, reference.work_ms, own=None)
+        finally:
+            other.end()
 
     # --- candidates ---
 
@@ -105,9 +151,9 @@ class Judge:
         try:
             if self.text_rules:
                 rules.check(candidate.source, candidate.backend)
-            if candidate.backend is Backend.CUDA:
+            if candidate.backend is Backend.CUDA and not self.machine.on_gpu:
                 cuda_source.check(candidate.source)
-            self._run(task, candidate, seen)
+            self._run(task, candidate, seen, timed)
             decision = _Decision(Status.CORRECT, f"{seen.calls} calls agree with the reference")
         except rules.RuleBroken as broken:
             decision = _Decision(broken.status, broken.reason)
@@ -122,46 +168,52 @@ class Judge:
     def _verdict(
         self, task: Task, candidate: Candidate, made: _Decision, seen: _Observed, timed: bool, seconds: float
     ) -> Verdict:
-        timing = None
-        if made.status is Status.CORRECT and timed:
-            reference_ms = self.reference(task.source).work_ms
-            ratio = reference_ms / seen.work_ms
-            timing = Timing(Basis.MODELLED, reference_ms, seen.work_ms, ratio, ratio, ratio)
         return Verdict(
             status=made.status,
             reason=made.reason,
-            device=DEVICE,
+            device=self.machine.device,
             backend=candidate.backend,
-            timing=timing,
+            timing=seen.timing if made.status is Status.CORRECT else None,
             timed=timed,
             parameters=seen.parameters,
             criterion=seen.criterion,
             calls=seen.calls,
             kernels=seen.kernels,
             launches=seen.launches,
+            rung=seen.rung,
             judged_s=round(seconds, 4),
         )
 
-    def _run(self, task: Task, candidate: Candidate, seen: _Observed) -> None:
+    def _run(self, task: Task, candidate: Candidate, seen: _Observed, timed: bool) -> None:
         reference = self.reference(task.source)
         deadline = time.monotonic() + self.limits.timeout_s
-        child = self.zygote.spawn(self.limits.memory_bytes, self.limits.cpu_s)
+        child = self.zygote.spawn(self.limits.memory_bytes, self.limits.cpu_s, broker=self.machine.on_gpu)
         try:
-            run = _Run(child, deadline, seen)
+            run = _Run(child, deadline, seen, self.machine)
             run.load(candidate.source, reference)
             if seen.parameters == "same_seed" and reference.weights_moved:
                 # Its weights cannot be set, so it is held to the reference as constructed under the same seed.
                 reference = self.reference(task.source, move_weights=False)
             run.calls(reference)
+            if timed:
+                seen.timing = self._time(task, reference, child, seen)
         finally:
             child.end()
+
+    def _time(self, task: Task, reference: Reference, child: ChildHandle, seen: _Observed) -> Timing:
+        try:
+            return self.machine.time(
+                reference, self._living(task.source, reference), child, seen.work_ms, frozenset(seen.own)
+            )
+        except Untimeable as fault:
+            raise _Decision(Status(fault.kind), fault.reason) from None
 
 
 class _Run:
     """One candidate in its child."""
 
-    def __init__(self, child: ChildHandle, deadline: float, seen: _Observed) -> None:
-        self.child, self.deadline, self.seen = child, deadline, seen
+    def __init__(self, child: ChildHandle, deadline: float, seen: _Observed, machine: Machine) -> None:
+        self.child, self.deadline, self.seen, self.machine = child, deadline, seen, machine
 
     def load(self, source: str, reference: Reference) -> None:
         """Import the candidate, build its model and match its weights."""
@@ -174,6 +226,7 @@ class _Run:
             "tree": tree,
             "full_precision": reference.full_precision,
         }
+        self.full_precision = reference.full_precision
         reply, _ = self._ask(message, buffers)
         self.seen.parameters = reply["parameters"]
 
@@ -184,19 +237,41 @@ class _Run:
             # Global state is looked at after the first and the last call: looking costs as much as a call.
             check = number in (0, len(plan) - 1)
             message = {"op": "call", "tree": case.tree, "seed": FORWARD_SEED, "in_place": in_place, "check": check}
-            facts, out = self._ask(message, case.buffers, max_payload=2 * _expected_bytes(case) + (1 << 20))
-            try:
-                self._check_facts(facts, case)
-                self._compare(facts, out, case, reference)
-            except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-                # Only a child that was taken over sends such an answer.
-                raise _Decision(Status.REJECTED, f"the answer is malformed: {type(error).__name__}") from None
+            message["trace"] = number == _TRACED_CALL
+            # The first call compiles: seconds in which nobody should wait for the GPU.
+            with self.machine.shared() if number else contextlib.nullcontext():
+                self._call(message, case, reference)
+
+    def _call(self, message: dict[str, Any], case: Case, reference: Reference) -> None:
+        facts, out = self._ask(message, case.buffers, max_payload=2 * _expected_bytes(case) + (1 << 20))
+        try:
+            self._check_facts(facts, case)
+            if message["trace"] and self.machine.on_gpu:
+                self._check_kernels(facts)
+            self._compare(facts, out, case, reference)
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            # Only a child that was taken over sends such an answer.
+            raise _Decision(Status.REJECTED, f"the answer is malformed: {type(error).__name__}") from None
+
+    def _check_kernels(self, facts: dict[str, Any]) -> None:
+        from kernelzero.keck.gpu.provenance import foreign_kernel
+
+        own = self.seen.own.keys() | set(map(str, facts["own_names"]))
+        reason = foreign_kernel(facts["ran"], own, 2 * int(facts["torch_kernels"]))
+        if reason:
+            raise _Decision(Status.REJECTED, reason)
+        ran = [self.seen.own[name] for name, _ in facts["ran"] if name in self.seen.own]
+        self.seen.kernels = tuple(dict.fromkeys((*self.seen.kernels, *ran)))
+        self.seen.launches = max(self.seen.launches, len(facts["ran"]))
 
     def _ask(
-        self, message: dict[str, Any], buffers: list[bytes], max_payload: int = wire.MAX_PAYLOAD_BYTES
-    ) -> tuple[dict[str, Any], list[bytearray]]:
+        self, message: dict[str, Any], buffers: list[Any], max_payload: int = wire.MAX_PAYLOAD_BYTES
+    ) -> tuple[dict[str, Any], list[Any]]:
         try:
             reply, out = self.child.ask(message, buffers, deadline=self.deadline, max_payload=max_payload)
+            while "build" in reply:
+                answer = self._build(reply["build"])
+                reply, out = self.child.ask({"built": answer}, deadline=self.deadline, max_payload=max_payload)
         except wire.DeadlinePassed:
             raise _Decision(Status.TIMEOUT, f"not finished in time ({message['op']})") from None
         except wire.PeerGone:
@@ -208,6 +283,24 @@ class _Run:
             raise self._failure(reply)
         return reply, out
 
+    def _build(self, request: Any) -> dict[str, Any]:
+        """Build what the candidate asks for; the time that takes is not the candidate's."""
+        from kernelzero.keck.build import BuildFailure, BuildSpec, reduced_precision
+
+        started = time.monotonic()
+        try:
+            made = self.machine.builder.build(BuildSpec.from_json(request))
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise _Decision(Status.REJECTED, "the answer is malformed") from None
+        self.deadline += time.monotonic() - started
+        self.seen.rung = made.rung
+        if isinstance(made, BuildFailure):
+            raise _Decision(made.status, made.reason)
+        if self.full_precision and reduced_precision(made.ptx).sixteen:
+            raise _Decision(Status.REJECTED, "reduced precision inside a float32 task: the kernels compute in 16 bits")
+        self.seen.own.update((kernel.symbol, kernel.name) for kernel in made.kernels)
+        return made.answer()
+
     def _failure(self, reply: dict[str, Any]) -> _Decision:
         try:
             return _Decision(Status(reply["status"]), " ".join(str(reply["reason"]).split())[:500] or "no reason")
@@ -215,7 +308,7 @@ class _Run:
             return _Decision(Status.REJECTED, "the answer is malformed")
 
     def _check_facts(self, facts: dict[str, Any], case: Case) -> None:
-        self.seen.kernels = tuple(facts["kernels"])
+        self.seen.kernels = tuple(dict.fromkeys((*self.seen.kernels, *map(str, facts["kernels"]))))
         if not facts["kernel_launches"]:
             raise _Decision(Status.REJECTED, "forward launched no kernel of its own")
         aliases = set(facts["aliases"])
@@ -228,11 +321,11 @@ class _Run:
         if facts["overwritten"] and not case.aliases:
             raise _Decision(Status.INCORRECT, "a later call overwrote the output of the call before")
 
-    def _compare(self, facts: dict[str, Any], out: list[bytearray], case: Case, reference: Reference) -> None:
+    def _compare(self, facts: dict[str, Any], out: list[Any], case: Case, reference: Reference) -> None:
         found = shape_difference(facts["tree"], case.expected)
         if found is None:
             try:
-                found = difference(wire.decode(facts["tree"], out), case.expected, case.criterion)
+                found = difference(wire.decode(facts["tree"], out), case.expected, case.criterion, wide=case.wide)
             except wire.WireError as error:
                 found = f"the output is not what is due: {error}"
         self.seen.criterion = reference.criterion.name

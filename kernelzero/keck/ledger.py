@@ -42,6 +42,12 @@ class Ledger:
     """Values that the host read out of small tensors in this call."""
     kernel_launches: int = 0
     """Launches of the candidate's own kernels in this call."""
+    candidate: bool = False
+    """Whether this process runs a candidate and not a reference."""
+    own_names: set[str] = field(default_factory=set)
+    """On a GPU: what the compiler called the kernels that the candidate launched."""
+    torch_kernels: int = 0
+    """On a GPU: allowed operators and fills of this call, each of which may launch a kernel of PyTorch's."""
 
     def violate(self, reason: str) -> Violation:
         """Record a broken rule and give the exception to raise."""

@@ -10,11 +10,13 @@ as KernelBench does, so BatchNorm uses batch statistics; an output that depends 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
+import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -55,12 +57,14 @@ class Case:
     """One input with its answer."""
 
     tree: Any
-    buffers: list[bytes]
+    buffers: list[Any]
     expected: Any
     criterion: Criterion
     mutated: list[int]
     aliases: list[int]
     label: str
+    wide: Any = None
+    """The answer in 32 bits, where the reference has 16: what lies between the two is the reference's own rounding."""
 
     @property
     def nbytes(self) -> int:
@@ -83,20 +87,34 @@ class Reference:
     weights_moved: bool
     random: list[str]
     """Operators that draw from the generator inside `forward`."""
+    null: str = ""
+    """The answer without computing that passes for all draws; only inputs that `get_inputs` does not give refute it."""
     seconds: float = 0.0
-    notes: list[str] = field(default_factory=list)
+    child: ChildHandle | None = None
+    """A child that still has it loaded, where one was to be kept: on a GPU it is timed beside candidates."""
 
-    def load_payload(self) -> tuple[Any, list[bytes]]:
+    def load_payload(self) -> tuple[Any, list[Any]]:
         """What a candidate is given to build its model: constructor arguments and weights."""
         return wire.encode({"init": self.init, "state": self.state})
 
 
-def take_on(source: str, zygote: Zygote, limits: Limits, *, secret: int = 0, move_weights: bool = True) -> Reference:
+def take_on(
+    source: str,
+    zygote: Zygote,
+    limits: Limits,
+    *,
+    secret: int = 0,
+    move_weights: bool = True,
+    keep_child: bool = False,
+    share: Share = contextlib.nullcontext,
+) -> Reference:
     """Run a reference in a child of its own and collect its answers.
 
     Args:
         secret: what the seeds of the inputs are derived from.
         move_weights: whether constant weights are changed.
+        keep_child: leave the child alive and hand it over.
+        share: context in which it computes.
 
     Raises:
         TaskRefused: when it does not run, is not finite or deterministic, or is degenerate.
@@ -104,25 +122,50 @@ def take_on(source: str, zygote: Zygote, limits: Limits, *, secret: int = 0, mov
     started = time.monotonic()
     child = zygote.spawn(limits.memory_bytes, limits.cpu_s)
     try:
-        reference = _collect(Asker(child, started + limits.timeout_s), source, limits, secret, move_weights)
+        ask = Asker(child, started + limits.timeout_s, share)
+        reference = _collect(ask, source, limits, secret, move_weights)
+        reference.child = child if keep_child else None
     finally:
-        child.end()
+        if not (keep_child and sys.exc_info()[0] is None):
+            child.end()
     reference.seconds = time.monotonic() - started
     return reference
+
+
+def revive(source: str, zygote: Zygote, limits: Limits, reference: Reference) -> ChildHandle:
+    """A new child with a reference that was taken on before: loaded, with its weights.
+
+    Raises:
+        TaskRefused: it does not run this time.
+    """
+    child = zygote.spawn(limits.memory_bytes, limits.cpu_s)
+    ask = Asker(child, time.monotonic() + limits.timeout_s)
+    try:
+        ask({"op": "load", "entry": "Model", "source": source, "seed": INIT_SEED})
+        tree, buffers = wire.encode(reference.state)
+        ask({"op": "set_state", "tree": tree}, buffers)
+    except TaskRefused:
+        child.end()
+        raise
+    return child
+
+
+Share = Callable[[], contextlib.AbstractContextManager[None]]
+"""Gives the context in which a child computes: on a GPU, beside others and never while one is timed."""
 
 
 class Asker:
     """Puts questions to a reference child; whatever it cannot answer refuses the task."""
 
-    def __init__(self, child: ChildHandle, deadline: float) -> None:
-        self.child, self.deadline = child, deadline
+    def __init__(self, child: ChildHandle, deadline: float, share: Share = contextlib.nullcontext) -> None:
+        self.child, self.deadline, self.share = child, deadline, share
 
-    def __call__(
-        self, message: dict[str, Any], buffers: list[bytes] | None = None
-    ) -> tuple[dict[str, Any], list[bytearray]]:
+    def __call__(self, message: dict[str, Any], buffers: list[Any] | None = None) -> tuple[dict[str, Any], list[Any]]:
         """The answer to one message; TaskRefused where there is none."""
         try:
-            reply, out = self.child.ask(message, buffers, deadline=self.deadline)
+            # Loading takes long and hardly computes, so nobody has to wait for its end.
+            with self.share() if message["op"] in ("inputs", "call", "call_wide") else contextlib.nullcontext():
+                reply, out = self.child.ask(message, buffers, deadline=self.deadline)
         except wire.DeadlinePassed:
             raise TaskRefused("time", f"the reference did not finish in time ({message['op']})") from None
         except wire.PeerGone:
@@ -147,13 +190,16 @@ def _collect(ask: Asker, source: str, limits: Limits, secret: int, move_weights:
     _require_deterministic(ask, first)
     count = max(3, min(SEEDS, (limits.case_mib << 20) // max(first.nbytes, 1)))
     cases = [first, *(_draw(ask, i, seeds[i])[0] for i in range(1, count))]
-    criterion = choose_criterion(cases)
+    criterion, null = choose_criterion(cases)
     cases = [dataclasses.replace(case, criterion=criterion) for case in cases]
-    values = [wire.decode(first.tree, _copies(first.buffers)), first.expected, list(state.values())]
+    stress = list(_stress_cases(ask, cases, seeds[0]))
+    if null and _constant_beyond(cases, stress):
+        raise TaskRefused("degenerate", f"the task is degenerate: {null} passes as an answer")
+    values = [wire.decode(first.tree, wire.copies(first.buffers)), first.expected, list(state.values())]
     return Reference(
         init=built["init"],
         state=state,
-        cases=cases + list(_stress_cases(ask, cases, seeds[0])),
+        cases=cases + stress,
         criterion=criterion,
         work_ms=facts["work_ms"],
         launch_ms=facts["launch_ms"],
@@ -161,29 +207,36 @@ def _collect(ask: Asker, source: str, limits: Limits, secret: int, move_weights:
         full_precision=all(t.dtype.itemsize >= 4 for t in tensors(values) if t.dtype.is_floating_point),
         weights_moved=moved,
         random=facts["random"],
+        null=null,
     )
 
 
 def _draw(ask: Asker, index: int, seed: int) -> tuple[Case, dict[str, Any]]:
     reply, buffers = ask({"op": "inputs", "seed": seed})
-    return answer(ask, reply["tree"], [bytes(b) for b in buffers], ABSOLUTE, f"draw {index}")
+    return answer(ask, reply["tree"], buffers, ABSOLUTE, f"draw {index}")
 
 
 def answer(
-    ask: Asker, tree: Any, buffers: list[bytes], criterion: Criterion, label: str, seed: int = FORWARD_SEED
+    ask: Asker, tree: Any, buffers: list[Any], criterion: Criterion, label: str, seed: int = FORWARD_SEED
 ) -> tuple[Case, dict[str, Any]]:
     """What the reference gives for these inputs, as a case, and what was observed of the call."""
     facts, out = ask({"op": "call", "tree": tree, "seed": seed}, buffers)
     expected = wire.decode(facts["tree"], out)
-    return Case(tree, buffers, expected, criterion, facts["mutated"], facts["aliases"], label), facts
+    wide = _wide_answer(ask, tree, buffers, seed) if _is_narrow(expected) else None
+    return Case(tree, buffers, expected, criterion, facts["mutated"], facts["aliases"], label, wide), facts
+
+
+def _is_narrow(expected: Any) -> bool:
+    return any(t.dtype.is_floating_point and t.dtype.itemsize < 4 for t in tensors(expected))
+
+
+def _wide_answer(ask: Asker, tree: Any, buffers: list[Any], seed: int) -> Any:
+    reply, out = ask({"op": "call_wide", "tree": tree, "seed": seed}, buffers)
+    return None if reply["tree"] is None else wire.decode(reply["tree"], out)
 
 
 def _nbytes(value: Any) -> int:
     return sum(t.numel() * t.element_size() for t in tensors(value))
-
-
-def _copies(buffers: list[bytes]) -> list[bytearray]:
-    return [bytearray(b) for b in buffers]
 
 
 def _moved(state: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], bool]:
@@ -196,7 +249,7 @@ def _moved(state: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], boo
             noise = torch.rand(value.shape, generator=generator, dtype=torch.float32)
             constant = float(value.flatten()[0])
             changed = 0.2 * (noise - 0.5) if constant == 0 else constant * (0.75 + 0.5 * noise)
-            moved[name], any_moved = changed.to(value.dtype), True
+            moved[name], any_moved = changed.to(value.device, value.dtype), True
     return moved, any_moved
 
 
@@ -236,12 +289,12 @@ def _stress_cases(ask: Asker, cases: list[Case], seed: int) -> Iterator[Case]:
 def _other_signs(value: torch.Tensor, seed: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     signs = torch.randint(0, 2, value.shape, generator=generator) * 2 - 1
-    return value * signs.to(value.dtype)
+    return value * signs.to(value.device, value.dtype)
 
 
 def _stress(ask: Asker, case: Case, change: Any, criterion: Criterion, label: str) -> Case | None:
     """The case with changed floating-point inputs; None where the reference itself has no finite answer there."""
-    inputs = wire.decode(case.tree, _copies(case.buffers))
+    inputs = wire.decode(case.tree, wire.copies(case.buffers))
     if not any(t.dtype.is_floating_point for t in tensors(inputs)):
         return None
     changed = [_change(item, change) for item in inputs]
@@ -266,7 +319,11 @@ def _is_telling(stressed: Case, case: Case) -> bool:
 
 def _change(value: Any, change: Any) -> Any:
     if isinstance(value, torch.Tensor) and value.dtype.is_floating_point:
-        result = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype) if _dense(value) else None
+        result = (
+            torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+            if _dense(value)
+            else None
+        )
         return result.copy_(change(value)) if result is not None else change(value)
     if isinstance(value, list | tuple):
         return type(value)(_change(item, change) for item in value)
@@ -283,17 +340,23 @@ def _dense(value: torch.Tensor) -> bool:
 # --- answers that know nothing ---------------------------------------------------------------------------------------
 
 
-def choose_criterion(cases: list[Case]) -> Criterion:
-    """The weakest criterion that no null candidate passes.
+def choose_criterion(cases: list[Case]) -> tuple[Criterion, str]:
+    """The weakest criterion that no null candidate passes, and "".
 
-    Raises:
-        TaskRefused: when one passes even the scale-aware one.
+    Where one passes even the scale-aware criterion, that criterion and the null candidate's name: a loss over millions
+    of values is nearly the same number for all draws.
     """
     found = choose_or_none(cases)
-    if found is None:
-        name = next(n for n, answers in null_candidates(cases).items() if _passes(answers, cases, SCALED))
-        raise TaskRefused("degenerate", f"the task is degenerate: {name} passes as an answer")
-    return found
+    if found is not None:
+        return found, ""
+    return SCALED, next(n for n, answers in null_candidates(cases).items() if _passes(answers, cases, SCALED))
+
+
+def _constant_beyond(cases: list[Case], stress: list[Case]) -> bool:
+    """Whether zeros or the answer to a draw pass for the inputs that no draw gives, too."""
+    zeros = [_map(case.expected, torch.zeros_like) for case in stress]
+    replay = [cases[0].expected] * len(stress)
+    return any(_passes(answers, stress, SCALED) for answers in (zeros, replay))
 
 
 def choose_or_none(cases: list[Case]) -> Criterion | None:
@@ -306,13 +369,13 @@ def choose_or_none(cases: list[Case]) -> Criterion | None:
 
 def null_candidates(cases: list[Case]) -> dict[str, list[Any]]:
     """Answers made without computing: name → one answer per case."""
-    nulls: dict[str, list[Any]] = {
-        "zeros": [_map(c.expected, torch.zeros_like) for c in cases],
-        "the mean": [_map(c.expected, _constant_mean) for c in cases],
-    }
+    nulls: dict[str, list[Any]] = {"zeros": [_map(c.expected, torch.zeros_like) for c in cases]}
+    single = all(t.numel() <= 1 for t in tensors(cases[0].expected))
+    if not single:
+        nulls["the mean"] = [_map(c.expected, _constant_mean) for c in cases]
     if len(cases) > 1:
         nulls["the answer to other inputs"] = [cases[i - 1].expected for i in range(len(cases))]
-    first = [next(iter(tensors(wire.decode(c.tree, _copies(c.buffers)))), None) for c in cases]
+    first = [next(iter(tensors(wire.decode(c.tree, wire.copies(c.buffers)))), None) for c in cases]
     if all(isinstance(c.expected, torch.Tensor) for c in cases) and first[0] is not None:
         nulls["the input"] = first
     return nulls

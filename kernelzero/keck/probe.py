@@ -49,6 +49,7 @@ def examine(
     """
     try:
         reference = reference_of(source)
+        _require_telling(reference.null)
         _require_all_finite(reference)
         _require_well_behaved(reference)
         graph = _require_all_matters(source, reference, apis, zygote, limits)
@@ -58,6 +59,12 @@ def examine(
     reason = f"runs in {reference.work_ms:.4f} modelled ms, {reference.launches} launches"
     report = {"ok": True, "gate": "", "reason": reason, "work_ms": reference.work_ms, "launch_bound": bound}
     return {**report, "graph": graph}
+
+
+def _require_telling(null: str) -> None:
+    """A task for training is refused where what `get_inputs` gives can be answered without computing."""
+    if null:
+        raise TaskRefused("degenerate", f"the task is degenerate: {null} passes as an answer")
 
 
 def _require_all_finite(reference: Reference) -> None:
@@ -91,7 +98,7 @@ def _require_all_matters(
         if reference.weights_moved:
             state = wire.decode(reply["tree"], buffers)["state"]
             constructed = [answer(ask, c.tree, c.buffers, ABSOLUTE, c.label)[0] for c in cases]
-            choose_criterion(constructed)
+            _require_telling(choose_criterion(constructed)[1])
             _require_effects(ask, source, constructed, state, apis)
             tree, out = wire.encode(reference.state)
             ask({"op": "set_state", "tree": tree}, out)
@@ -120,7 +127,7 @@ def _require_effects(
 
 
 def _inputs(case: Case) -> list[Any]:
-    return wire.decode(case.tree, [bytearray(b) for b in case.buffers])
+    return wire.decode(case.tree, wire.copies(case.buffers))
 
 
 def _given(ask: Asker, inputs: list[Any]) -> Any:

@@ -15,6 +15,7 @@ import platform
 import resource
 import signal
 import struct
+import tempfile
 import time
 from pathlib import Path
 
@@ -46,25 +47,40 @@ _DENIED = (
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def confine(folder: Path, memory_bytes: int, cpu_s: int, file_bytes: int = 64 << 20) -> None:
-    """Give up, for good, what a child that runs untrusted code must not have. Called right after the fork.
+def confine(folder: Path, memory_bytes: int, cpu_s: int, file_bytes: int = 64 << 20, gpu: bool = False) -> None:
+    """Give up, for good, what a child that runs untrusted code must not have; `lock` comes after it.
 
     Args:
         folder: private folder, becomes the working directory and HOME.
         memory_bytes: address space that may be taken beyond what the process has now.
         cpu_s: processor seconds.
         file_bytes: size of the largest file that may be written.
+        gpu: the CUDA driver needs threads, and reserves address space beyond all measure, so threads are allowed and
+            only memory that is written to is limited.
     """
     os.chdir(folder)
     for name in ("HOME", "TMPDIR", "TRITON_CACHE_DIR", "XDG_CACHE_HOME"):
         os.environ[name] = str(folder)
+    tempfile.tempdir = str(folder)  # the parent's answer may be remembered
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_FSIZE, file_bytes)
-    _limit(resource.RLIMIT_NOFILE, 256)
+    _limit(resource.RLIMIT_NOFILE, 1024 if gpu else 256)
     _limit(resource.RLIMIT_CPU, cpu_s)
-    _limit(resource.RLIMIT_AS, _address_space_bytes() + memory_bytes)
-    _drop_capabilities()
-    _install_seccomp()
+    pages = Path("/proc/self/statm").read_text().split()
+    if gpu:
+        _limit(resource.RLIMIT_DATA, int(pages[5]) * resource.getpagesize() + memory_bytes)
+    else:
+        _limit(resource.RLIMIT_AS, int(pages[0]) * resource.getpagesize() + memory_bytes)
+    drop_capabilities()
+
+
+def lock(threads: bool) -> None:
+    """Deny new processes, program execution, sockets, tracing and signals to others, for good.
+
+    Args:
+        threads: whether this process may still start threads; the CUDA driver does.
+    """
+    _install_seccomp(threads)
 
 
 def die_with_parent() -> None:
@@ -95,12 +111,8 @@ def _limit(what: int, value: int) -> None:
         resource.setrlimit(what, (value, value))
 
 
-def _address_space_bytes() -> int:
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    return pages * resource.getpagesize()
-
-
-def _drop_capabilities() -> None:
+def drop_capabilities() -> None:
+    """Give up root's privileges, for good."""
     for capability in range(64):
         if _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
             break
@@ -114,20 +126,23 @@ class _Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
 
 
-def _install_seccomp() -> None:
+def _install_seccomp(threads: bool) -> None:
     numbers = _SYSCALLS.get(platform.machine())
     if numbers is None:
         return
-    code = _filter_program(numbers)
+    code = _filter_program(numbers, threads)
     buffer = ctypes.create_string_buffer(code, len(code))
     program = _Program(len(code) // 8, ctypes.cast(buffer, ctypes.c_void_p))
     _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     _libc.prctl(_PR_SET_SECCOMP, 2, ctypes.byref(program), 0, 0)
 
 
-def _filter_program(numbers: dict[str, int]) -> bytes:
-    """Classic BPF: refuse the denied calls with EPERM, allow the rest."""
-    load, equal, give = 0x20, 0x15, 0x06
+_CLONE_THREAD = 0x10000
+
+
+def _filter_program(numbers: dict[str, int], threads: bool) -> bytes:
+    """Classic BPF: refuse the denied calls with EPERM, allow the rest; with `threads`, threads of the process too."""
+    load, equal, give, any_bit = 0x20, 0x15, 0x06, 0x45
     allow, refuse, unknown = 0x7FFF0000, 0x00050000 | 1, 0x00050000 | 38
     steps: list[tuple[int, int, int, int]] = [
         (load, 0, 0, 4),
@@ -135,6 +150,10 @@ def _filter_program(numbers: dict[str, int]) -> bytes:
         (give, 0, 0, refuse),
         (load, 0, 0, 0),
     ]
+    if threads:
+        # clone with CLONE_THREAD among its flags, the first argument
+        steps += [(equal, 0, 4, numbers["clone"]), (load, 0, 0, 16), (any_bit, 0, 1, _CLONE_THREAD)]
+        steps += [(give, 0, 0, allow), (give, 0, 0, refuse)]
     for name in _DENIED:
         if name in numbers:
             steps += [(equal, 0, 1, numbers[name]), (give, 0, 0, refuse)]

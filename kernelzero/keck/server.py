@@ -18,6 +18,7 @@ import socket
 import sys
 import tempfile
 import traceback
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +27,18 @@ from kernelzero.keck.limits import Limits
 from kernelzero.records import Candidate, Task
 
 
-def serve_judge(sock: socket.socket, limits: Limits, scratch: Path, text_rules: bool) -> None:
+def serve_judge(sock: socket.socket, options: Options, scratch: Path) -> None:
     """Answer a client's questions until it hangs up."""
     from kernelzero.keck.judge import Judge
+    from kernelzero.keck.machine import open_machine
     from kernelzero.keck.zygote import Zygote
 
     sandbox.die_with_parent()
-    judge = Judge(Zygote(scratch), limits, text_rules=text_rules)
+    zygote = Zygote(scratch)
+    machine = open_machine(options.device, scratch)
+    if machine.on_gpu:
+        zygote.connect = machine.connect  # type: ignore[attr-defined]
+    judge = Judge(zygote, options.limits, machine=machine, text_rules=options.text_rules)
     # After the zygote was forked, so that only the holder of the answers hides its memory.
     sandbox.hide_memory()
     channel = wire.Channel(sock)
@@ -42,8 +48,18 @@ def serve_judge(sock: socket.socket, limits: Limits, scratch: Path, text_rules: 
             channel.send(answer(judge, message))
 
 
+@dataclass(frozen=True)
+class Options:
+    """What all judges of one server share."""
+
+    device: str
+    limits: Limits
+    text_rules: bool
+
+
 def answer(judge: Any, message: dict[str, Any]) -> dict[str, Any]:
     """One question, one answer; what goes wrong in Keck itself is an infrastructure error, said as such."""
+    from kernelzero.keck.machine import Untimeable
     from kernelzero.keck.onboard import TaskRefused
 
     try:
@@ -51,9 +67,11 @@ def answer(judge: Any, message: dict[str, Any]) -> dict[str, Any]:
         judge.secret = message["secret"]
         if message["op"] == "examine":
             return {"report": judge.examine(task, message["apis"])}
+        if message["op"] == "against_itself":
+            return {"timing": judge.against_itself(task).to_json()}
         verdict = judge.judge(task, Candidate.from_json(message["candidate"]), message["timed"])
         return {"verdict": verdict.to_json()}
-    except TaskRefused as refusal:
+    except (TaskRefused, Untimeable) as refusal:
         return {"refused": refusal.reason}
     except wire.PeerGone:
         raise
@@ -62,9 +80,7 @@ def answer(judge: Any, message: dict[str, Any]) -> dict[str, Any]:
         return {"broken": f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"}
 
 
-def _fork_judge(
-    sock: socket.socket, others: list[socket.socket], limits: Limits, scratch: Path, text_rules: bool
-) -> int:
+def _fork_judge(sock: socket.socket, others: list[socket.socket], options: Options, scratch: Path) -> int:
     pid = os.fork()
     if pid:
         return pid
@@ -74,7 +90,7 @@ def _fork_judge(
         for other in others:
             if other is not sock:
                 other.close()
-        serve_judge(sock, limits, scratch, text_rules)
+        serve_judge(sock, options, scratch)
         os._exit(0)
     except BaseException:
         traceback.print_exc()
@@ -86,6 +102,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fds", required=True, help="comma-separated descriptors of connected sockets, one a judge")
     parser.add_argument("--limits", required=True, help="JSON of Limits")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--without-text-rules", action="store_true", help="for tests of the other layers only")
     arguments = parser.parse_args()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -93,12 +110,13 @@ def main() -> None:
     sandbox.adopt_orphans()
     from kernelzero.keck.zygote import preload
 
-    preload()
+    preload(arguments.device)
     limits = Limits.from_json(json.loads(arguments.limits))
+    options = Options(arguments.device, limits, not arguments.without_text_rules)
     sockets = [socket.socket(fileno=int(fd)) for fd in arguments.fds.split(",")]
     scratch = Path(tempfile.mkdtemp(prefix="keck-"))
     try:
-        _supervise(sockets, limits, scratch, not arguments.without_text_rules)
+        _supervise(sockets, options, scratch)
     finally:
         sandbox.kill_all(sandbox.descendants(os.getpid()))
         shutil.rmtree(scratch, ignore_errors=True)
@@ -107,12 +125,12 @@ def main() -> None:
     os._exit(0)
 
 
-def _supervise(sockets: list[socket.socket], limits: Limits, scratch: Path, text_rules: bool) -> None:
+def _supervise(sockets: list[socket.socket], options: Options, scratch: Path) -> None:
     running: dict[int, socket.socket] = {}
     born = 0
     for sock in sockets:
         born += 1
-        running[_fork_judge(sock, sockets, limits, scratch / f"judge-{born}", text_rules)] = sock
+        running[_fork_judge(sock, sockets, options, scratch / f"judge-{born}")] = sock
     while running:
         pid, status = os.wait()
         if pid not in running:
@@ -124,7 +142,7 @@ def _supervise(sockets: list[socket.socket], limits: Limits, scratch: Path, text
         with contextlib.suppress(wire.PeerGone):
             wire.Channel(sock).send({"broken": f"the judge died (wait status {status})"})
         born += 1
-        running[_fork_judge(sock, sockets, limits, scratch / f"judge-{born}", text_rules)] = sock
+        running[_fork_judge(sock, sockets, options, scratch / f"judge-{born}")] = sock
 
 
 if __name__ == "__main__":

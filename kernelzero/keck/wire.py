@@ -30,6 +30,23 @@ _DTYPES: dict[str, torch.dtype] = {
 }  # fmt: skip
 
 
+Buffer = bytes | bytearray | torch.Tensor
+"""Raw bytes: host memory, or a flat uint8 tensor where values live on a GPU."""
+
+_device = torch.device("cpu")
+
+
+def use_device(name: str) -> None:
+    """Where the values of this process live, "cpu" or "cuda"; said once, before anything is encoded."""
+    global _device
+    _device = torch.device(name)
+
+
+def on_gpu() -> bool:
+    """Whether values of this process live on a GPU."""
+    return _device.type != "cpu"
+
+
 class WireError(Exception):
     """A value that cannot be sent, or bytes that are not what they claim to be."""
 
@@ -42,18 +59,18 @@ class DeadlinePassed(Exception):
     """The other side did not answer in time."""
 
 
-def encode(value: Any) -> tuple[Any, list[bytes]]:
-    """Split a nested structure of tensors and plain values into a JSON tree and raw buffers.
+def encode(value: Any) -> tuple[Any, list[Any]]:
+    """Split a nested structure of tensors and plain values into a JSON tree and raw buffers (see `Buffer`).
 
     Raises:
         WireError: for a type that does not travel; the message names it.
     """
-    buffers: list[bytes] = []
+    buffers: list[Any] = []
     storages: dict[int, int] = {}
     return _encode(value, buffers, storages), buffers
 
 
-def _encode(value: Any, buffers: list[bytes], storages: dict[int, int]) -> Any:
+def _encode(value: Any, buffers: list[Any], storages: dict[int, int]) -> Any:
     kind = type(value)
     if value is None or kind in (bool, int, str):
         return {"v": value}
@@ -74,7 +91,7 @@ def _encode(value: Any, buffers: list[bytes], storages: dict[int, int]) -> Any:
     raise WireError(f"a value of type {kind.__module__}.{kind.__qualname__} cannot leave its process")
 
 
-def _encode_tensor(value: torch.Tensor, buffers: list[bytes], storages: dict[int, int]) -> Any:
+def _encode_tensor(value: torch.Tensor, buffers: list[Any], storages: dict[int, int]) -> Any:
     if type(value) not in (torch.Tensor, torch.nn.Parameter):
         raise WireError(f"a tensor of type {type(value).__qualname__} cannot leave its process")
     if value.layout is not torch.strided or value.is_quantized or value.device.type == "meta":
@@ -83,7 +100,7 @@ def _encode_tensor(value: torch.Tensor, buffers: list[bytes], storages: dict[int
     if name not in _DTYPES:
         raise WireError(f"a tensor of dtype {name} cannot leave its process")
     with torch.no_grad():
-        value = torch.Tensor.detach(value).resolve_conj().resolve_neg().cpu()
+        value = torch.Tensor.detach(value).resolve_conj().resolve_neg().to(_device)
         shape, stride = tuple(value.shape), tuple(value.stride())
         node = {"t": name, "shape": shape, "stride": stride}
         if value.numel() == 0:
@@ -104,11 +121,12 @@ def _encode_tensor(value: torch.Tensor, buffers: list[bytes], storages: dict[int
         return {**node, "b": len(buffers) - 1, "offset": value.storage_offset() - offset}
 
 
-def _raw_bytes(flat: torch.Tensor) -> bytes:
-    return flat.contiguous().view(torch.uint8).numpy().tobytes()
+def _raw_bytes(flat: torch.Tensor) -> Any:
+    raw = flat.contiguous().view(torch.uint8)
+    return raw if on_gpu() else raw.numpy().tobytes()
 
 
-def decode(tree: Any, buffers: list[bytearray]) -> Any:
+def decode(tree: Any, buffers: list[Any]) -> Any:
     """Inverse of `encode`. Tensors of one buffer share storage.
 
     Raises:
@@ -120,7 +138,7 @@ def decode(tree: Any, buffers: list[bytearray]) -> Any:
         raise WireError(f"malformed value: {error}") from error
 
 
-def _decode(tree: Any, buffers: list[bytearray]) -> Any:
+def _decode(tree: Any, buffers: list[Any]) -> Any:
     if "t" in tree:
         return _decode_tensor(tree, buffers)
     if "v" in tree:
@@ -140,13 +158,19 @@ def _decode(tree: Any, buffers: list[bytearray]) -> Any:
     raise KeyError("unknown node")
 
 
-def _decode_tensor(tree: Any, buffers: list[bytearray]) -> torch.Tensor:
+def _decode_tensor(tree: Any, buffers: list[Any]) -> torch.Tensor:
     dtype = _DTYPES[tree["t"]]
     shape, stride = [int(s) for s in tree["shape"]], [int(s) for s in tree["stride"]]
     if tree["b"] == -1:
-        return torch.empty(shape, dtype=dtype)
-    flat = torch.frombuffer(buffers[tree["b"]], dtype=dtype)
+        return torch.empty(shape, dtype=dtype, device=_device)
+    raw = buffers[tree["b"]]
+    flat = raw.view(dtype) if isinstance(raw, torch.Tensor) else torch.frombuffer(raw, dtype=dtype)
     return torch.as_strided(flat, shape, stride, int(tree["offset"]))
+
+
+def copies(buffers: list[Any]) -> list[Any]:
+    """The buffers again, for a reader that may write to what it decodes."""
+    return [b.clone() if isinstance(b, torch.Tensor) else bytearray(b) for b in buffers]
 
 
 def tensor_specs(tree: Any) -> list[tuple[str, tuple[int, ...]]]:
@@ -166,7 +190,7 @@ class Channel:
 
     sock: socket.socket
 
-    def send(self, message: dict[str, Any], buffers: list[bytes] | None = None, deadline: float | None = None) -> None:
+    def send(self, message: dict[str, Any], buffers: list[Any] | None = None, deadline: float | None = None) -> None:
         """Send one message.
 
         Args:
@@ -191,7 +215,7 @@ class Channel:
 
     def receive(
         self, deadline: float | None = None, max_payload: int = MAX_PAYLOAD_BYTES
-    ) -> tuple[dict[str, Any], list[bytearray]]:
+    ) -> tuple[dict[str, Any], list[Any]]:
         """Receive one message and its buffers.
 
         Raises:

@@ -13,71 +13,99 @@ import shutil
 import signal
 import socket
 import time
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from kernelzero.keck import sandbox, wire
 
 
-def serve(sock: socket.socket) -> None:
+def serve(sock: socket.socket, scratch: Path) -> None:
     """Fork and end children on the judge's orders until it hangs up; then end what is left."""
     sandbox.die_with_parent()
     sandbox.adopt_orphans()
     sandbox.leave_network()
     channel = wire.Channel(sock)
-    living: set[int] = set()
+    living: dict[int, int | None] = {}
     with contextlib.suppress(wire.PeerGone):
         while True:
             message, _ = channel.receive()
             if message["op"] == "spawn":
-                pid = _spawn(sock, message)
-                living.add(pid)
+                pid, broker = _spawn(sock, message, scratch)
+                living[pid] = broker
                 channel.send({"pid": pid})
             else:
-                living.discard(message["pid"])
+                living.pop(message["pid"], None)
                 channel.send({"status": _end(message["pid"], living)})
     sandbox.kill_all(sandbox.descendants(os.getpid()))
 
 
-def _spawn(sock: socket.socket, message: dict[str, Any]) -> int:
+def _spawn(sock: socket.socket, message: dict[str, Any], scratch: Path) -> tuple[int, int | None]:
+    """Fork a child, and where it needs one a broker of compilers before it; their process ids."""
     _, fds, _, _ = socket.recv_fds(sock, 1, 1)
+    broker, compilers = _spawn_broker(sock, message, scratch) if message["broker"] else (None, None)
     pid = os.fork()
     if pid == 0:
-        _become_child(sock, fds[0], message)
+        _become_child(sock, fds[0], compilers, message)
     os.close(fds[0])
-    return pid
+    if compilers is not None:
+        compilers.close()
+    return pid, broker
 
 
-def _become_child(sock: socket.socket, fd: int, message: dict[str, Any]) -> None:
+def _spawn_broker(sock: socket.socket, message: dict[str, Any], scratch: Path) -> tuple[int, socket.socket]:
+    from kernelzero.keck.gpu import broker
+
+    theirs, ours = broker.socket_pair()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setsid()
+            sandbox.die_with_parent()
+            sock.close()
+            _close_other_descriptors({ours.fileno()})
+            broker.serve(wire.Channel(ours), Path(message["folder"]), scratch / "compiled", message["cpu_s"])
+        finally:
+            os._exit(0)
+    ours.close()
+    return pid, theirs
+
+
+def _become_child(sock: socket.socket, fd: int, compilers: socket.socket | None, message: dict[str, Any]) -> None:
     code = 1
     try:
         os.setsid()
         sandbox.die_with_parent()
         sock.close()
-        _close_other_descriptors(fd)
+        _close_other_descriptors({fd} | ({compilers.fileno()} if compilers is not None else set()))
         folder = Path(message["folder"])
-        sandbox.confine(folder, message["memory_bytes"], message["cpu_s"])
         from kernelzero.keck import child
 
-        child.main(wire.Channel(socket.socket(fileno=fd)), folder)
+        sandbox.confine(folder, message["memory_bytes"], message["cpu_s"], gpu=child.RUNTIME.on_gpu)
+        child.RUNTIME.start()  # the CUDA driver opens sockets while it is started, and never after
+        sandbox.lock(threads=child.RUNTIME.on_gpu)
+        child.main(child.RUNTIME.channel(socket.socket(fileno=fd)), folder, compilers)
         code = 0
+    except BaseException:
+        traceback.print_exc()  # Keck's own fault: a module's faults end inside child.main
     finally:
         os._exit(code)
 
 
-def _close_other_descriptors(keep: int) -> None:
+def _close_other_descriptors(keep: set[int]) -> None:
     for name in os.listdir("/proc/self/fd"):
         fd = int(name)
-        if fd > 2 and fd != keep:
+        if fd > 2 and fd not in keep:
             with contextlib.suppress(OSError):
                 os.close(fd)
 
 
-def _end(pid: int, living: set[int]) -> int | None:
+def _end(pid: int, living: dict[int, int | None]) -> int | None:
     """Kill the child and whatever it left; its wait status as `os.waitpid` gives it."""
     status = sandbox.reap(pid, time.monotonic())
-    protected = set(living)
-    for other in living:
+    protected = {p for family in living.items() for p in family if p is not None}
+    for other in tuple(protected):
         protected.update(sandbox.descendants(other))
     doomed = [p for p in sandbox.descendants(os.getpid()) if p not in protected]
     sandbox.kill_all(doomed)
@@ -96,12 +124,14 @@ class Zygote:
     def __init__(self, scratch: Path) -> None:
         mine, theirs = socket.socketpair()
         self.scratch = scratch
+        self.connect: Callable[[socket.socket], wire.Channel] = wire.Channel
+        """Makes the judge's end of a connection to a child."""
         self.pid = os.fork()
         if self.pid == 0:
             try:
                 mine.close()
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
-                serve(theirs)
+                serve(theirs, scratch.parent)
             finally:
                 os._exit(0)
         theirs.close()
@@ -109,23 +139,25 @@ class Zygote:
         self._channel = wire.Channel(mine)
         self._count = 0
 
-    def spawn(self, memory_bytes: int, cpu_s: int) -> ChildHandle:
+    def spawn(self, memory_bytes: int, cpu_s: int, *, broker: bool = False) -> ChildHandle:
         """Fork a confined child with a private folder.
 
         Args:
             memory_bytes: what it may take beyond what it starts with.
             cpu_s: processor seconds it may use.
+            broker: whether it gets one to run Triton's compilers for it.
         """
         self._count += 1
         folder = self.scratch / f"child-{self._count}"
         folder.mkdir(parents=True)
         mine, theirs = socket.socketpair()
         order = {"op": "spawn", "folder": str(folder), "memory_bytes": memory_bytes, "cpu_s": cpu_s}
+        order["broker"] = broker
         self._channel.send(order)
         socket.send_fds(self._sock, [b"f"], [theirs.fileno()])
         theirs.close()
         reply, _ = self._channel.receive(time.monotonic() + 30)
-        return ChildHandle(self, reply["pid"], wire.Channel(mine), folder)
+        return ChildHandle(self, reply["pid"], self.connect(mine), folder)
 
     def end(self, pid: int) -> int | None:
         """Kill a child with all its descendants; its wait status if it had ended by itself, else None."""
@@ -146,11 +178,11 @@ class ChildHandle:
     def ask(
         self,
         message: dict[str, Any],
-        buffers: list[bytes] | None = None,
+        buffers: list[Any] | None = None,
         *,
         deadline: float,
         max_payload: int = wire.MAX_PAYLOAD_BYTES,
-    ) -> tuple[dict[str, Any], list[bytearray]]:
+    ) -> tuple[dict[str, Any], list[Any]]:
         """Send one message and wait for its answer.
 
         Raises:
@@ -181,32 +213,25 @@ class ChildHandle:
         return f"the process exited by itself with code {os.WEXITSTATUS(status)}"
 
 
-def preload() -> None:
-    """Import everything that children need, once, and prepare the interpreter's hooks."""
+def preload(device: str) -> None:
+    """Import everything that children need, once, and prepare the runtime of the device ("cpu" or "cuda")."""
     import torch
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
     import torch.utils.flop_counter
 
-    from kernelzero.keck import child, emulate, guard, interpreter
+    from kernelzero.keck import child, guard
 
     with contextlib.suppress(ImportError):
         from triton.language.extra import libdevice  # noqa: F401
-    interpreter.install()
-    emulate.install()
-    _warm(interpreter)
+    if device != "cpu":
+        from kernelzero.keck.gpu.runtime import GpuRuntime
+
+        child.RUNTIME = GpuRuntime()
+    child.RUNTIME.preload()
     guard.snapshot()
-    del child
     # What is loaded lives for ever. Unless it is out of the collector's sight, the first collection in a child touches,
     # and so copies, every page of it.
     gc.collect()
     gc.freeze()
-
-
-def _warm(interpreter: Any) -> None:
-    """Touch what is slow the first time: dialects, NVIDIA's code generator, inspect's caches."""
-    from kernelzero.keck import warm_kernel
-
-    signature = {"source": "*fp32", "target": "*fp32", "count": "i32", "BLOCK": "constexpr"}
-    interpreter.compile_to_ttir(interpreter.KeckKernel(warm_kernel.scale), signature, {(3,): 16}, {})

@@ -1,0 +1,20 @@
+# small: M=50, K=50, N=33
+import torch
+import torch.nn as nn
+
+M = 2048
+K = 2048
+N = 2048
+
+
+class Model(nn.Module):
+    def forward(self, a, b):
+        return torch.matmul(a, b)
+
+
+def get_inputs():
+    return [torch.randn(M, K).half() / 8, torch.randn(K, N).half() / 8]
+
+
+def get_init_inputs():
+    return []

@@ -1,0 +1,92 @@
+"""What a judge needs to know of the device that it judges on, and where a correct candidate's time comes from."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from kernelzero.keck.onboard import Reference
+from kernelzero.keck.zygote import ChildHandle
+from kernelzero.records import Basis, Timing
+
+CPU_DEVICE = "cpu (triton interpreter)"
+
+
+class Machine(Protocol):
+    """One device, as seen by a judge."""
+
+    device: str
+    """What verdicts call it."""
+    on_gpu: bool
+    builder: Any
+    """Builds CUDA extensions; None where they do not run."""
+
+    def shared(self) -> contextlib.AbstractContextManager[None]:
+        """Context in which outputs are computed beside other judges' work."""
+        ...
+
+    def time(
+        self,
+        reference: Reference,
+        at_reference: ChildHandle | None,
+        at_candidate: ChildHandle,
+        work_ms: float,
+        own: frozenset[str] | None = frozenset(),
+    ) -> Timing:
+        """Times of reference and candidate.
+
+        Args:
+            reference: the task.
+            at_reference: a living child that has it loaded, on a GPU.
+            at_candidate: the candidate's child.
+            work_ms: the candidate's modelled milliseconds, on a CPU.
+            own: names of the candidate's kernels that its compiler told the judge; None: any kernel may run, where a
+                reference is timed for a test.
+
+        Raises:
+            Untimeable: the candidate cannot be timed honestly.
+        """
+        ...
+
+
+class Untimeable(Exception):
+    """A correct candidate broke a rule while it was timed; `kind` is the status of the verdict."""
+
+    def __init__(self, kind: str, reason: str) -> None:
+        super().__init__(reason)
+        self.kind, self.reason = kind, reason
+
+
+class CpuMachine:
+    """Triton's interpreter: time is modelled from bytes, operations and launches."""
+
+    device = CPU_DEVICE
+    on_gpu = False
+    builder: Any = None
+
+    @contextlib.contextmanager
+    def shared(self) -> Iterator[None]:
+        """Judges do not disturb one another here."""
+        yield
+
+    def time(
+        self,
+        reference: Reference,
+        at_reference: ChildHandle | None,
+        at_candidate: ChildHandle,
+        work_ms: float,
+        own: frozenset[str] | None = frozenset(),
+    ) -> Timing:
+        """The ratio of the modelled times; there is no interval."""
+        ratio = reference.work_ms / work_ms
+        return Timing(Basis.MODELLED, reference.work_ms, work_ms, ratio, ratio, ratio)
+
+
+def open_machine(device: str, scratch: Any) -> Machine:
+    """The machine of a judge, after its zygote was forked: from here on a GPU is in use."""
+    if device == "cpu":
+        return CpuMachine()
+    from kernelzero.keck.gpu.timing import GpuMachine
+
+    return GpuMachine(scratch)

@@ -1,0 +1,106 @@
+"""Keck on a real GPU: verdicts, provenance, late work, times. Run with `make test-gpu`."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernelzero.keck import open_keck
+from kernelzero.records import Basis, Candidate, Status, Task
+
+torch = pytest.importorskip("torch")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"),
+]
+
+REFERENCE = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.relu(x) * 2.0
+def get_inputs():
+    return [torch.randn(1024, 4096)]
+def get_init_inputs():
+    return []
+"""
+HEAD = """
+import torch, triton
+import triton.language as tl
+@triton.jit
+def scaled_relu(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < n
+    x = tl.load(x_ptr + offsets, mask=mask)
+    tl.store(y_ptr + offsets, tl.maximum(x, 0.0) * FACTOR, mask=mask)
+def launch(x):
+    y = torch.empty_like(x)
+    scaled_relu[(triton.cdiv(x.numel(), 1024),)](x, y, x.numel(), BLOCK=1024)
+    return y
+"""
+GOOD = (
+    HEAD.replace("FACTOR", "2.0")
+    + """
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        return launch(x)
+"""
+)
+WRONG = GOOD.replace("* 2.0", "* 2.1")
+SIDE_STREAM = (
+    HEAD.replace("FACTOR", "2.0")
+    + """
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            y = launch(x)
+        JOIN
+        return y
+"""
+)
+COMPUTES = (
+    HEAD.replace("FACTOR", "2.0")
+    + """
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        launch(x)
+        return x.relu() * 2.0
+"""
+)
+CASES = {
+    "good": (GOOD, Status.CORRECT),
+    "wrong": (WRONG, Status.INCORRECT),
+    "joined": (SIDE_STREAM.replace("JOIN", "torch.cuda.current_stream().wait_stream(side)"), Status.CORRECT),
+    "not joined": (SIDE_STREAM.replace("JOIN", "pass"), Status.REJECTED),
+    "computes": (COMPUTES, Status.REJECTED),
+    "syntax": ("def f(:\n", Status.COMPILE_ERROR),
+    "kernel does not compile": (GOOD.replace("tl.maximum(x, 0.0)", "tl.nothing(x)"), Status.COMPILE_ERROR),
+    "far store": (GOOD.replace("y_ptr + offsets", "y_ptr + (1 << 40) + offsets"), Status.RUNTIME_ERROR),
+    "endless": (
+        GOOD.replace("    tl.store", "    while tl.load(x_ptr, volatile=True) < 1e30:\n        x += 0.0\n    tl.store"),
+        Status.TIMEOUT,
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def verdicts():
+    names = list(CASES)
+    with open_keck("cuda") as keck:
+        found = dict(keck.judge([(Task(REFERENCE), Candidate(CASES[name][0])) for name in names]))
+    return {name: found[index] for index, name in enumerate(names)}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_status(verdicts, name):
+    assert verdicts[name].status is CASES[name][1], verdicts[name].reason
+
+
+def test_a_time_is_measured(verdicts):
+    timing = verdicts["good"].timing
+    assert timing.basis is Basis.MEASURED
+    assert 1.2 < timing.speedup < 4
+    assert timing.speedup_low < timing.speedup < timing.speedup_high
+    assert timing.candidate_ms < 0.1
+    assert verdicts["good"].kernels == ("scaled_relu",)
