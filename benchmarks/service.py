@@ -27,9 +27,9 @@ from typing import Any
 import httpx
 
 from kernelzero.keck import LocalKeck
-from kernelzero.keck.remote import RemoteKeck
-from kernelzero.keck.service import ServeOptions, serve
-from kernelzero.keck.store import StoredKeck
+from kernelzero.keck.serve.remote import RemoteKeck
+from kernelzero.keck.serve.service import ServeOptions, serve
+from kernelzero.keck.serve.store import StoredKeck
 from kernelzero.records import Candidate, GateReport, Status, Task, Verdict
 
 RESULTS = Path(__file__).resolve().parent / "results" / "service.json"

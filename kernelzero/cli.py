@@ -70,15 +70,17 @@ def check(
     reference: Annotated[Path, typer.Argument(help="Module with Model, get_inputs and get_init_inputs.")],
     candidate: Annotated[Path, typer.Argument(help="Kernel with ModelNew.")],
     backend: Annotated[Backend, typer.Option(help="Language of the kernel.")] = Backend.TRITON,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    timeout: Annotated[float, typer.Option(help="Seconds for the candidate.", min=0.1)] = 10.0,
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
+    timeout: Annotated[
+        float | None, typer.Option(help="Seconds for the candidate; 10 on a CPU, 30 on a GPU.", min=0.1)
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Judge one kernel: the verdict on standard output; exit 0 correct, 1 not, 2 bad reference, 3 infrastructure."""
-    from kernelzero.keck import Limits, open_keck
+    from kernelzero.keck import limits_for, open_keck
 
     task, kernel = Task(read_text(reference), name=reference.name), Candidate(read_text(candidate), backend)
-    with open_keck(device, workers=1, limits=Limits(timeout_s=timeout)) as keck:
+    with open_keck(device, workers=1, limits=limits_for(device, timeout)) as keck:
         _require_reference(keck, task, reference)
         [(_, verdict)] = keck.judge([(task, kernel)])
     print(json.dumps(_flat(verdict), indent=None if as_json else 2))
@@ -272,6 +274,39 @@ def _report(folder: Path) -> None:
 
 
 # --- embedded models -------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def serve(
+    host: Annotated[str, typer.Option(help="Address to listen on; anything but this machine needs a token.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(help="0: any free one.", min=0, max=65535)] = 8017,
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
+    workers: Annotated[int | None, typer.Option(help="Judges, or actors with --ray.", min=1)] = None,
+    store: Annotated[Path, typer.Option(help="Verdicts that are known already.")] = Path("runs/keck.sqlite"),
+    fresh_timings: Annotated[bool, typer.Option(help="Take the times of known verdicts anew.")] = False,
+    timeout: Annotated[float | None, typer.Option(help="Seconds for one candidate.", min=0.1)] = None,
+    ray: Annotated[bool, typer.Option(help="Judge on a Ray cluster.")] = False,
+    actor_cpus: Annotated[int, typer.Option(help="Judges of one Ray actor.", min=1)] = 1,
+) -> None:
+    """Serve Keck over HTTP to other runs; the token is that of KERNELZERO_KECK_TOKEN."""
+    from kernelzero.keck.serve.service import ServeOptions
+    from kernelzero.keck.serve.service import serve as run
+
+    run(
+        ServeOptions(
+            host=host,
+            port=port,
+            device=device,
+            workers=workers,
+            store=store,
+            fresh_timings=fresh_timings,
+            timeout_s=timeout,
+            ray=ray,
+            actor_cpus=actor_cpus,
+        )
+    )
 
 
 @nano_app.command("build")

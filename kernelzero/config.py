@@ -97,9 +97,12 @@ class KeckConfig(_Section):
     """How kernels are judged; all ours."""
 
     workers: int = Field(default=2, ge=1)
-    device: Literal["cpu", "cuda"] = "cpu"
+    device: str = Field(default="cpu", pattern=r"^(cpu|cuda(:\d+)?)$")
+    """"cpu", "cuda" or "cuda:N"."""
     timeout_s: float = Field(default=20.0, gt=0)
     """Of one candidate."""
+    url: str = Field(default="", pattern=r"^(https?://.+)?$")
+    """Of a `kernelzero serve` elsewhere; the other settings are its own then. The token: KERNELZERO_KECK_TOKEN."""
 
 
 class BenchConfig(_Section):

@@ -1,6 +1,6 @@
 """The real services of a run: Keck, models, prompts, API sets and the benchmark, wired from the configuration.
 
-Everything heavy is imported when it is first needed. Not covered: Keck and models on other machines.
+Everything heavy is imported when it is first needed. Not covered: models on other machines.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ def real_services(config: Config) -> Services:
     """
     from kernelzero.coder.extract import extract_kernel
     from kernelzero.coder.prompt import coder_prompt
-    from kernelzero.keck import Limits, open_keck
     from kernelzero.policy import open_sampler, prompt_style
     from kernelzero.proposer.gates import check
     from kernelzero.proposer.parse import parse_module
     from kernelzero.proposer.prompt import proposer_prompt
 
-    keck = open_keck(config.keck.device, config.keck.workers, Limits(timeout_s=config.keck.timeout_s))
+    keck = _open_keck(config)
     device = "cpu" if config.training.device == "cpu" else None
     services = Services(
         keck=keck,
@@ -50,6 +49,18 @@ def real_services(config: Config) -> Services:
     tasks = bench_tasks(config.bench.tasks)
     benchmark = _Benchmark(config, services)
     return dataclasses.replace(services, benchmark=benchmark, is_held_out=lambda source: is_held_out(source, tasks))
+
+
+def _open_keck(config: Config) -> Any:
+    """Keck on this machine, or the service that the configuration names."""
+    from kernelzero.keck import limits_for, open_keck
+
+    keck = config.keck
+    if keck.url:
+        from kernelzero.keck.serve.remote import RemoteKeck
+
+        return RemoteKeck(keck.url)
+    return open_keck(keck.device, keck.workers, limits_for(keck.device, keck.timeout_s))
 
 
 def resolve_model(name: str) -> str:

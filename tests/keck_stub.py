@@ -18,8 +18,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from kernelzero.errors import UsageError
-from kernelzero.keck.service import ServeOptions, serve
-from kernelzero.keck.store import StoredKeck, StoreKey
+from kernelzero.keck.serve.service import ServeOptions, serve
+from kernelzero.keck.serve.store import StoredKeck, StoreKey
 from kernelzero.records import Basis, Candidate, GateReport, Status, Task, Timing, Verdict
 
 DEVICE = "stub"

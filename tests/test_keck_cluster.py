@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernelzero.errors import InfrastructureError, UsageError
-from kernelzero.keck.cluster import ClusterKeck, RayKeck
-from kernelzero.keck.schedule import Finished, Lost, Ready, Scheduler
+from kernelzero.keck.serve.cluster import ClusterKeck, RayKeck
+from kernelzero.keck.serve.schedule import Finished, Lost, Ready, Scheduler
 from kernelzero.records import GateReport, Status, Task
 from tests.keck_stub import MortalKeck, StubKeck, impossible, jobs_of, verdict_on
 

@@ -23,11 +23,11 @@ pytest.importorskip("uvicorn")
 
 from kernelzero.errors import InfrastructureError, UsageError
 from kernelzero.keck import Limits, LocalKeck
-from kernelzero.keck.dispatch import Dispatcher, QueueFull, ShuttingDown, Ticket
-from kernelzero.keck.questions import Questions, read_reports, read_verdicts, report_job, verdict_job
-from kernelzero.keck.remote import RemoteKeck, _chunks, _ServerLimits
-from kernelzero.keck.service import ServeOptions, serve
-from kernelzero.keck.store import StoredKeck
+from kernelzero.keck.serve.dispatch import Dispatcher, QueueFull, ShuttingDown, Ticket
+from kernelzero.keck.serve.questions import Questions, read_reports, read_verdicts, report_job, verdict_job
+from kernelzero.keck.serve.remote import RemoteKeck, _chunks, _ServerLimits
+from kernelzero.keck.serve.service import ServeOptions, serve
+from kernelzero.keck.serve.store import StoredKeck
 from kernelzero.records import GateReport, Status, Task
 from tests.keck_stub import StubKeck, jobs_of, verdict_on
 
@@ -651,7 +651,7 @@ def test_the_real_keck_behind_store_and_service(tmp_path):
     jobs = [(Task(RELU), Candidate(KERNEL)), (Task(RELU), Candidate(WRONG))]
     port = free_port()
     code = (
-        "from pathlib import Path; from kernelzero.keck.service import *\n"
+        "from pathlib import Path; from kernelzero.keck.serve.service import *\n"
         f"serve(ServeOptions(port={port}, workers=1, store=Path({str(tmp_path / 'keck.sqlite')!r})))"
     )
     process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
@@ -666,7 +666,7 @@ def test_the_real_keck_behind_store_and_service(tmp_path):
         os.kill(process.pid, signal.SIGTERM)
         assert process.wait(20) == 0
     # The store of the service answers a Keck of the same limits without judging.
-    from kernelzero.keck.store import StoreKey
+    from kernelzero.keck.serve.store import StoreKey
 
     key = StoreKey(limits="default")
     with StoredKeck(LocalKeck(1, Limits(timeout_s=10.0)), tmp_path / "keck.sqlite", key=key) as keck:

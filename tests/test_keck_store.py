@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from kernelzero.errors import UsageError
-from kernelzero.keck.store import StoredKeck, StoreKey, VerdictStore, keck_version
+from kernelzero.keck.serve.store import StoredKeck, StoreKey, VerdictStore, keck_version
 from kernelzero.records import Backend, Candidate, GateReport, Status, Task, Verdict
 from tests.keck_stub import StubKeck, jobs_of, verdict_on
 

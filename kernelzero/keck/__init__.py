@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelzero.keck.client import CPU_DEVICE, Keck, LocalKeck, open_keck
+from kernelzero.keck.client import CPU_DEVICE, Keck, LocalKeck, limits_for, open_keck
 from kernelzero.keck.limits import Limits
 
-__all__ = ["CPU_DEVICE", "Keck", "Limits", "LocalKeck", "open_keck"]
+__all__ = ["CPU_DEVICE", "Keck", "Limits", "LocalKeck", "limits_for", "open_keck"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import glob
 import json
 import os
@@ -70,7 +71,7 @@ class LocalKeck:
             raise UsageError("judging kernels needs Linux (Triton and process isolation); other commands work here")
         self.gpu = _gpu_number(device)
         self.workers = workers or _default_workers(self.gpu is not None)
-        self.limits = limits or (Limits() if self.gpu is None else _GPU_LIMITS)
+        self.limits = limits or limits_for(device)
         self.seed = secrets.randbits(48) if seed is None else seed
         self.text_rules = text_rules
         self._process: subprocess.Popen[bytes] | None = None
@@ -314,6 +315,12 @@ def _report(reply: dict[str, Any]) -> GateReport:
         work_ms=report["work_ms"],
         graph=tuple(report.get("graph") or ()),
     )
+
+
+def limits_for(device: str, timeout_s: float | None = None) -> Limits:
+    """Keck's usual limits on a device, with another time-out if one is given."""
+    usual = Limits() if device == "cpu" else _GPU_LIMITS
+    return usual if timeout_s is None else dataclasses.replace(usual, timeout_s=timeout_s)
 
 
 def open_keck(

@@ -31,7 +31,7 @@ class ReducedPrecision(Record):
 
     @property
     def sixteen(self) -> bool:
-        """Whether something is computed or kept in 16 bits or fewer; TF32, Triton's default for float32, is not that."""
+        """Whether something is computed or kept in 16 bits or fewer; TF32, Triton's default, is not that."""
         return any(name != "tf32" for name in (*self.conversions, *self.arithmetic, *self.matrix))
 
     @property

@@ -152,8 +152,12 @@ class GpuRuntime:
         if not is_candidate:
             with torch.no_grad(), torch.device("cuda"), reference_mode:
                 return model(*inputs)
+        stream = torch.cuda.current_stream()
         with torch.device("cuda"), _delayed_side_streams(), guard.watched_forward(guard.GpuHostGuard()):
-            return guard.plain(model(*inputs))
+            output = guard.plain(model(*inputs))
+        if torch.cuda.current_stream() != stream:
+            raise ACTIVE.violate("forward leaves another stream current")
+        return output
 
     def placed(self, values: list[Any]) -> list[Any]:
         """Modules that make tensors on the host by name get them moved."""
@@ -199,6 +203,7 @@ class Burst:
 
     def __init__(self, model: Any, pool: list[list[Any]], plan: list[tuple[int, float]], spin_ms: float) -> None:
         self.outputs: dict[int, Any] = {}
+        stream = torch.cuda.current_stream()
         flush = _flush_buffer()
         work = [[_blank(value) for value in pool[0]] for _ in range(_WORK_BUFFERS)]
         begin = [torch.cuda.Event(enable_timing=True) for _ in plan]
@@ -210,9 +215,9 @@ class Burst:
             for call, (number, factor) in enumerate(plan):
                 inputs = [_scaled(v, factor, w) for v, w in zip(pool[number], work[call % len(work)], strict=True)]
                 flush.zero_()
-                begin[call].record()
+                begin[call].record(stream)
                 output = model(*inputs)
-                end[call].record()
+                end[call].record(stream)
                 self._keep(call, output)
         self.queued_ms = (time.perf_counter() - started) * 1e3
         torch.cuda.synchronize()

@@ -325,10 +325,10 @@ struct anything {
   }
 };
 
-class module {
+class bindings {
  public:
   template <class F, class... Extra>
-  module& def(const char* name, F&& function, const Extra&... extra) {
+  bindings& def(const char* name, F&& function, const Extra&... extra) {
     deduce(name, std::forward<F>(function), extra...);
     return *this;
   }
@@ -397,23 +397,23 @@ class module {
 }  // namespace kz
 
 #define KZ_MODULE(variable)                                                                                     \
-  static void kz_define(kz::module&);                                                                           \
+  static void kz_define(kz::bindings&);                                                                           \
   extern "C" __attribute__((visibility("default"))) int PyInit_candidate(const kz_host* host,                   \
                                                                          const kz_function** functions,         \
                                                                          int32_t* count) {                      \
-    static kz::module the_module;                                                                               \
+    static kz::bindings the_module;                                                                               \
     char error[8];                                                                                              \
     kz::set_host(host);                                                                                         \
     if (kz::guarded([&] { kz_define(the_module); }, error, sizeof error)) return 1;                             \
     return the_module.finish(functions, count);                                                                 \
   }                                                                                                             \
-  static void kz_define([[maybe_unused]] kz::module& variable)
+  static void kz_define([[maybe_unused]] kz::bindings& variable)
 #define PYBIND11_MODULE(name, variable, ...) KZ_MODULE(variable)
 
 namespace pybind11 {
 using arg = kz::argument;
-using module_ = kz::module;
-using module = kz::module;
+using module_ = kz::bindings;
+using module = kz::bindings;
 struct gil_scoped_release {
   gil_scoped_release() {}
   ~gil_scoped_release() {}

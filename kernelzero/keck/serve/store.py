@@ -31,8 +31,8 @@ from kernelzero.records import Candidate, GateReport, Record, Task, Verdict, con
 _APPLICATION_ID = 0x4B5A5653
 """Written into the file's header, so that a database of something else is told apart."""
 _BUSY_S = 30.0
-_ASIDE = {"__init__", "store", "questions", "dispatch", "prometheus", "app", "service", "remote", "schedule", "cluster"}
-"""Modules of Keck that bring questions and answers about, but decide nothing."""
+_ASIDE = "serve/"
+"""The part of Keck that brings questions and answers about, but decides nothing."""
 _SOURCES = {".py", ".c", ".cpp", ".cu", ".cuh", ".h"}
 _COLUMNS = "kind, task, subject, timed, policy, profile, device, limits, version"
 _TABLE = """
@@ -50,9 +50,9 @@ _ANSWER = TypeVar("_ANSWER", Verdict, GateReport)
 @functools.cache
 def keck_version() -> str:
     """The package's version and a digest of the code that judges: a changed rule makes stored verdicts unknown."""
-    folder = Path(__file__).parent
+    folder = Path(__file__).parent.parent
     files = {p.relative_to(folder).as_posix(): p for p in folder.rglob("*") if p.suffix in _SOURCES}
-    judging = sorted(name for name in files if name.removesuffix(".py") not in _ASIDE)
+    judging = sorted(name for name in files if not name.startswith(_ASIDE))
     texts = [text for name in judging for text in (name, files[name].read_text(encoding="utf-8"))]
     return f"{kernelzero.__version__}+{content_id(*texts)[:8]}"
 

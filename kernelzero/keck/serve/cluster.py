@@ -14,7 +14,7 @@ from typing import Any
 
 from kernelzero.errors import InfrastructureError, UsageError
 from kernelzero.keck.client import Keck
-from kernelzero.keck.schedule import Crew, Event, Finished, Lost, Ready, Scheduler, Work
+from kernelzero.keck.serve.schedule import Crew, Event, Finished, Lost, Ready, Scheduler, Work
 from kernelzero.records import Candidate, GateReport, Status, Task, Verdict
 
 _CLOSE_S = 10.0

@@ -24,8 +24,8 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response, Streami
 from starlette.exceptions import HTTPException
 
 from kernelzero.errors import UsageError
-from kernelzero.keck.dispatch import SHUTTING_DOWN, Dispatcher, Line, QueueFull, ShuttingDown, Ticket
-from kernelzero.keck.questions import Questions, read_reports, read_verdicts
+from kernelzero.keck.serve.dispatch import SHUTTING_DOWN, Dispatcher, Line, QueueFull, ShuttingDown, Ticket
+from kernelzero.keck.serve.questions import Questions, read_reports, read_verdicts
 from kernelzero.records import Record
 
 SERVICE = "kernelzero-keck"

@@ -19,9 +19,9 @@ from pathlib import Path
 
 from kernelzero.errors import UsageError
 from kernelzero.keck.client import CPU_DEVICE, Keck, LocalKeck, open_keck
-from kernelzero.keck.dispatch import Dispatcher
-from kernelzero.keck.questions import TOKEN_VARIABLE, checked_token
-from kernelzero.keck.store import StoredKeck, StoreKey, keck_version
+from kernelzero.keck.serve.dispatch import Dispatcher
+from kernelzero.keck.serve.questions import TOKEN_VARIABLE, checked_token
+from kernelzero.keck.serve.store import StoredKeck, StoreKey, keck_version
 
 DEFAULT_PORT = 8017
 
@@ -94,7 +94,7 @@ def _open_judges(options: ServeOptions) -> tuple[Keck, int]:
     if not options.ray:
         keck = _open_local(options.device, options.workers, options.timeout_s, seed)
         return keck, keck.workers
-    from kernelzero.keck.cluster import RayKeck
+    from kernelzero.keck.serve.cluster import RayKeck
 
     factory = functools.partial(_open_local, options.device, options.actor_cpus, options.timeout_s, seed)
     cluster = RayKeck(
@@ -166,7 +166,7 @@ def _run(
     make_keck: Callable[[ServeOptions], tuple[Keck, int]],
     say: Callable[[str], None],
 ) -> None:
-    from kernelzero.keck.app import Server, ServiceFacts, make_app
+    from kernelzero.keck.serve.app import Server, ServiceFacts, make_app
 
     keck, workers = make_keck(options)
     facts = ServiceFacts(

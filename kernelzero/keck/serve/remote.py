@@ -22,7 +22,7 @@ from typing import Any, TypeAlias, TypeVar
 import httpx
 
 from kernelzero.errors import InfrastructureError, UsageError
-from kernelzero.keck.questions import TOKEN_VARIABLE, checked_token, report_job, verdict_job
+from kernelzero.keck.serve.questions import TOKEN_VARIABLE, checked_token, report_job, verdict_job
 from kernelzero.records import Candidate, GateReport, Task, Verdict
 
 _LOG = logging.getLogger(__name__)

@@ -21,8 +21,8 @@ from typing import Any, TypeAlias
 
 from kernelzero.errors import InfrastructureError
 from kernelzero.keck.client import Keck
-from kernelzero.keck.prometheus import Metrics
-from kernelzero.keck.questions import Questions
+from kernelzero.keck.serve.prometheus import Metrics
+from kernelzero.keck.serve.questions import Questions
 from kernelzero.records import Candidate, GateReport, Status, Verdict, content_id
 
 Answer: TypeAlias = Verdict | GateReport
