@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import signal
 import subprocess
@@ -236,6 +237,12 @@ def test_a_reference_that_fails_is_no_outcome(keck):
 
 def test_unknown_device_is_refused():
     with pytest.raises(UsageError):
+        open_keck("rocm")
+
+
+@pytest.mark.skipif(bool(glob.glob("/dev/nvidia[0-9]*")), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_one_clear_line():
+    with pytest.raises(UsageError, match="there is no NVIDIA GPU on this machine"):
         open_keck("cuda")
 
 

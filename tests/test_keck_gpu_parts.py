@@ -1,0 +1,107 @@
+"""Parts of Keck on a GPU that need none: leases, names of kernels, the broker's rules, the clock's arithmetic."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import sys
+import time
+
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="judging needs Linux")
+
+COPY = "_ZN2at6native29vectorized_elementwise_kernelILi4EZZZNS0_23direct_copy_kernel_cudaERNS_14TensorIteratorBaseE"
+PRODUCT = "sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize128x64x8_stage3_warpsize2x2x1_ffma_cublas"
+
+
+@pytest.mark.parametrize(
+    ("ran", "torch_kernels", "word"),
+    [
+        (["mine"], 0, None),
+        (["mine", COPY], 1, None),
+        (["mine", COPY, COPY], 1, "PyTorch ran 2 kernels"),
+        (["mine", COPY, COPY], None, None),
+        (["mine", PRODUCT], 5, "not the candidate's own"),
+        (["mine", "_ZN2at6native18elementwise_kernelI_add"], 5, "not the candidate's own"),
+        (["mine", "_ZN2at4cuda12spin_kernelEl"], 0, None),
+        ([COPY], 1, "no kernel of its own"),
+        ([], 0, "no kernel of its own"),
+    ],
+)
+def test_whose_kernels_ran(ran, torch_kernels, word):
+    from kernelzero.keck.gpu.provenance import foreign_kernel
+
+    found = foreign_kernel([(name, 7) for name in ran], {"mine"}, torch_kernels)
+    assert (found is None) if word is None else (word in found)
+
+
+@pytest.mark.parametrize("word", ["-O3", "-shared", "-fPIC", "--gpu-name=sm_90a", "-lineinfo", "-I/usr/include", "-o"])
+def test_the_broker_runs_what_triton_asks_for(word, tmp_path):
+    from kernelzero.keck.gpu.broker import _harmless
+
+    assert _harmless(word, tmp_path)
+    assert _harmless(str(tmp_path / "kernel.ptx"), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "word", ["-fplugin=x.so", "@file", "-Wl,-rpath=x", "-Bx", "/etc/passwd", "../x.c", "-xassembler"]
+)
+def test_the_broker_refuses_the_rest(word, tmp_path):
+    from kernelzero.keck.gpu.broker import _harmless
+
+    assert not _harmless(word, tmp_path)
+
+
+def test_the_broker_knows_its_programs(tmp_path):
+    from kernelzero.keck.gpu.broker import _answer
+
+    reply = _answer(["/bin/sh", "-c", "true"], {"/usr/bin/ptxas": "ptxas"}, tmp_path, tmp_path)
+    assert "not Triton's" in reply["refused"]
+
+
+def _hold(folder, queue, exclusive):
+    from kernelzero.keck.gpu.lease import Lease
+
+    lease = Lease(folder, "gpu")
+    with lease.exclusive() if exclusive else lease.shared():
+        queue.put(("in", exclusive, time.monotonic()))
+        time.sleep(0.3)
+        queue.put(("out", exclusive, time.monotonic()))
+
+
+def test_nobody_checks_while_somebody_times(tmp_path):
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    processes = [context.Process(target=_hold, args=(tmp_path, queue, kind)) for kind in (False, True, False, True)]
+    for process in processes:
+        process.start()
+    events = sorted((queue.get(timeout=20) for _ in range(8)), key=lambda event: event[2])
+    for process in processes:
+        process.join()
+    inside: list[bool] = []
+    for what, exclusive, _ in events:
+        if what == "in":
+            assert not (exclusive and inside), "a timing began beside others"
+            assert True not in inside, "a check began beside a timing"
+            inside.append(exclusive)
+        else:
+            inside.remove(exclusive)
+
+
+def test_the_interval_of_a_race():
+    from kernelzero.keck.gpu import timing
+
+    race = timing._Race.__new__(timing._Race)
+    race.logs = [math.log(r) for r in (1.9, 2.0, 2.1, 2.0, 2.0)]
+    # mean 0.6926, standard deviation 0.0354 over five rounds, t = 2.776
+    assert race._half_width() == pytest.approx(2.776 * 0.03540 / math.sqrt(5), rel=1e-3)
+
+
+def test_devices_that_are_not_there():
+    from kernelzero.errors import UsageError
+    from kernelzero.keck import open_keck
+
+    for device in ("cuda:x", "tpu", "gpu"):
+        with pytest.raises(UsageError, match="Keck judges on cpu, cuda or cuda:N"):
+            open_keck(device)
