@@ -83,10 +83,10 @@ class CpuMachine:
         return Timing(Basis.MODELLED, reference.work_ms, work_ms, ratio, ratio, ratio)
 
 
-def open_machine(device: str, scratch: Any) -> Machine:
+def open_machine(device: str) -> Machine:
     """The machine of a judge, after its zygote was forked: from here on a GPU is in use."""
     if device == "cpu":
         return CpuMachine()
     from kernelzero.keck.gpu.timing import GpuMachine
 
-    return GpuMachine(scratch)
+    return GpuMachine()

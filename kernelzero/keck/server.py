@@ -35,7 +35,7 @@ def serve_judge(sock: socket.socket, options: Options, scratch: Path) -> None:
 
     sandbox.die_with_parent()
     zygote = Zygote(scratch)
-    machine = open_machine(options.device, scratch)
+    machine = open_machine(options.device)
     if machine.on_gpu:
         zygote.connect = machine.connect  # type: ignore[attr-defined]
     judge = Judge(zygote, options.limits, machine=machine, text_rules=options.text_rules)

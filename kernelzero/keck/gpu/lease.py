@@ -10,8 +10,16 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+
+
+def lease_folder() -> Path:
+    """Where this user's lock files are, for every Keck of the machine."""
+    folder = Path(tempfile.gettempdir()) / f"keck-leases-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
 
 
 class Lease:

@@ -17,18 +17,18 @@ import socket
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import torch
 
+from kernelzero.errors import InfrastructureError
 from kernelzero.keck import wire
 from kernelzero.keck.build import Builder
 from kernelzero.keck.compare import difference, shape_difference
 from kernelzero.keck.gpu.cache import cache_folder
 from kernelzero.keck.gpu.cudart import CudaRuntime, wait_without_spinning
-from kernelzero.keck.gpu.lease import Lease
+from kernelzero.keck.gpu.lease import Lease, lease_folder
 from kernelzero.keck.gpu.mailbox import JudgeChannel
 from kernelzero.keck.gpu.provenance import foreign_kernel
 from kernelzero.keck.machine import Untimeable
@@ -46,6 +46,8 @@ MIN_CALLS, MAX_CALLS = 3, 20
 POOL = 3
 _POOL_BYTES = 4 << 30
 _BURST_LIMIT_S = 60.0
+_SLOW_MS = 200.0
+"""Calls longer than this are timed one at a time, and no oftener than needed for an interval."""
 _SPIN_SHARE, _MAX_SPIN_MS = 1.3, 40.0
 """The GPU is kept busy for this share of the time that queueing a burst takes."""
 _HIDDEN_FIXED_MS, _HIDDEN_CALL_MS, _HIDDEN_SHARE = 4.0, 0.1, 0.2
@@ -56,15 +58,12 @@ _T975 = {5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262, 11: 2.228,
 """Quantiles of Student's t for a two-sided 95 % interval, by number of rounds."""
 
 
-@dataclass
 class GpuMachine:
     """One GPU, its lease, and the bound CUDA calls of the judge."""
 
-    scratch: Path
-
     on_gpu = True
 
-    def __post_init__(self) -> None:
+    def __init__(self) -> None:
         wire.use_device("cuda")
         wait_without_spinning()
         torch.cuda.init()
@@ -72,7 +71,7 @@ class GpuMachine:
         self.cuda = CudaRuntime()
         self.device = torch.cuda.get_device_name(0)
         self.builder = Builder(cache_folder())
-        self.lease = Lease(self.scratch.parent, str(torch.cuda.get_device_properties(0).uuid))
+        self.lease = Lease(lease_folder(), str(torch.cuda.get_device_properties(0).uuid))
 
     def connect(self, sock: socket.socket) -> wire.Channel:
         """The judge's end of a connection to a child."""
@@ -131,12 +130,13 @@ class _Side:
 
     def estimate(self) -> None:
         """Milliseconds of one call, roughly; also warms up what the first calls would pay for."""
-        times, _, _ = self.burst([(0, 1.0)] * 6, spin_ms=2.0)
-        self.call_ms = max(1e-3, min(times))
+        self.call_ms = self.burst([(0, 1.0)], spin_ms=2.0)[0][0]
+        if self.call_ms < _SLOW_MS:
+            self.call_ms = max(1e-3, min(self.burst([(0, 1.0)] * 5, spin_ms=2.0)[0]))
 
     def calls(self) -> int:
         """Calls in a burst: many of a short kernel, few of a long one."""
-        return max(MIN_CALLS if self.call_ms < 200 else 1, min(MAX_CALLS, round(BURST_MS / self.call_ms)))
+        return max(MIN_CALLS if self.call_ms < _SLOW_MS else 1, min(MAX_CALLS, round(BURST_MS / self.call_ms)))
 
     def burst(self, plan: list[tuple[int, float]], spin_ms: float) -> tuple[list[float], list[int], float]:
         """(milliseconds of each call, calls whose outputs were kept, milliseconds by the judge's clock)."""
@@ -145,7 +145,7 @@ class _Side:
         wall_ms = (time.perf_counter() - started) * 1e3
         try:
             times, kept = [float(t) for t in reply["times_ms"]], [int(k) for k in reply["kept"]]
-            self.queue_ms = min(float(reply["queued_ms"]) / len(plan), 2 * self.queue_ms + 1.0)
+            self.queue_ms = min(max(0.0, float(reply["queued_ms"])) / len(plan), 2 * self.queue_ms + 1.0)
         except (KeyError, TypeError, ValueError):
             raise Untimeable("rejected", "the answer is malformed") from None
         if len(times) != len(plan) or not kept or min(times) <= 0 or not set(kept) <= set(range(len(plan))):
@@ -174,6 +174,8 @@ class _Side:
         self, message: dict[str, Any], buffers: list[Any] | None = None, limit: int = wire.MAX_PAYLOAD_BYTES
     ) -> tuple[dict[str, Any], list[Any]]:
         deadline = time.monotonic() + _BURST_LIMIT_S
+        if not self.is_candidate:
+            return self._ask_reference(message, buffers, deadline, limit)
         try:
             reply, out = self.child.ask(message, buffers, deadline=deadline, max_payload=limit)
         except wire.DeadlinePassed:
@@ -184,8 +186,28 @@ class _Side:
         except wire.WireError as error:
             raise Untimeable("rejected", f"the answer is malformed: {error}") from None
         if reply.get("ok") is not True:
-            raise Untimeable(str(reply.get("status", "rejected")), f"in a timed call: {reply.get('reason')}")
+            raise Untimeable(_status(reply), " ".join(f"in a timed call: {reply.get('reason')}".split())[:500])
         return reply, out
+
+    def _ask_reference(
+        self, message: dict[str, Any], buffers: list[Any] | None, deadline: float, limit: int
+    ) -> tuple[dict[str, Any], list[Any]]:
+        """The candidate is not to blame for a reference that fails: the judge's caller tries again with a new one."""
+        try:
+            reply, out = self.child.ask(message, buffers, deadline=deadline, max_payload=limit)
+        except (wire.DeadlinePassed, wire.PeerGone, wire.WireError) as error:
+            self.child.end()
+            raise InfrastructureError(f"the reference failed while it was timed ({type(error).__name__})") from None
+        if reply.get("ok") is not True:
+            self.child.end()
+            raise InfrastructureError(f"the reference failed while it was timed: {reply.get('reason')}")
+        return reply, out
+
+
+def _status(reply: dict[str, Any]) -> str:
+    """The status that a child reports of its own failure, where it is one that a verdict can have."""
+    status = str(reply.get("status"))
+    return status if status in ("compile_error", "runtime_error", "rejected", "unsupported") else "rejected"
 
 
 def _is_harness(name: str) -> bool:
@@ -207,7 +229,8 @@ class _Race:
         """Until the interval is narrow enough or the rounds are used up."""
         self._round(0)  # the GPU's clocks rise
         self.times, self.logs, self.hidden = {False: [], True: []}, [], []
-        for number in range(MAX_ROUNDS):
+        slow = max(self.reference.call_ms, self.candidate.call_ms) > _SLOW_MS
+        for number in range(MIN_ROUNDS if slow else MAX_ROUNDS):
             self._round(number)
             if number + 1 >= MIN_ROUNDS and self._half_width() <= HALF_WIDTH:
                 break
