@@ -74,13 +74,14 @@ def check(
     timeout: Annotated[
         float | None, typer.Option(help="Seconds for the candidate; 10 on a CPU, 30 on a GPU.", min=0.1)
     ] = None,
+    profile: Annotated[str, typer.Option(help="Tolerances: paper or kernelbench.")] = "paper",
     as_json: Json = False,
 ) -> None:
     """Judge one kernel: the verdict on standard output; exit 0 correct, 1 not, 2 bad reference, 3 infrastructure."""
     from kernelzero.keck import limits_for, open_keck
 
     task, kernel = Task(read_text(reference), name=reference.name), Candidate(read_text(candidate), backend)
-    with open_keck(device, workers=1, limits=limits_for(device, timeout)) as keck:
+    with open_keck(device, workers=1, limits=limits_for(device, timeout), profile=profile) as keck:
         _require_reference(keck, task, reference)
         [(_, verdict)] = keck.judge([(task, kernel)])
     print(json.dumps(_flat(verdict), indent=None if as_json else 2))

@@ -246,6 +246,10 @@ class Verdict(Record):
     """How weights were matched: "by_name", "by_order", "same_seed" or "none" (there are none)."""
     criterion: str | None = None
     """"absolute" (atol = rtol = 1e-2), "scale-aware" or "exact"."""
+    policy: str = "strict"
+    """Name of the rules: "strict" is the paper's, no PyTorch compute and no vendor library inside `forward`."""
+    profile: str = "paper"
+    """Name of the tolerances: "paper" or "kernelbench"."""
     calls: int = 0
     """Number of calls whose outputs were compared."""
     kernels: tuple[str, ...] = ()

@@ -114,6 +114,16 @@ def test_verdict_on_a_wrong_kernel_says_where(keck):
     assert "elements differ" in verdict.reason
 
 
+def test_the_kernelbench_profile_is_stricter_and_tries_no_other_inputs():
+    nearly = KERNEL.replace("tl.maximum(x, 0.0)", "tl.maximum(x, 0.0) * 1.002")
+    with LocalKeck(1, profile="kernelbench") as keck:
+        right, wrong = judge(keck, RELU, KERNEL, nearly)
+    assert (right.status, right.profile) == (Status.CORRECT, "kernelbench")
+    assert wrong.status is Status.INCORRECT
+    with pytest.raises(UsageError, match="paper or kernelbench"):
+        LocalKeck(1, profile="mine")
+
+
 def test_equal_jobs_share_one_verdict(keck):
     first, other, second = judge(keck, RELU, KERNEL, WRONG, KERNEL)
     assert first is second

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from kernelzero.keck import rules, wire
-from kernelzero.keck.compare import ABSOLUTE, SCALED, difference, shape_difference
+from kernelzero.keck.compare import ABSOLUTE, KERNELBENCH, SCALED, difference, shape_difference
 from kernelzero.records import Backend, Status
 
 
@@ -156,6 +156,18 @@ def test_the_scaled_criterion_follows_the_reference():
     assert difference(torch.zeros(4), expected, ABSOLUTE) is None
     assert difference(torch.zeros(4), expected, SCALED) is not None
     assert difference(expected * 1.005, expected, SCALED) is None
+
+
+def test_profiles_and_the_rounding_of_16_bits():
+    expected = torch.linspace(0.5, 1.5, 64)
+    off = expected * 1.002
+    assert difference(off, expected, ABSOLUTE) is None
+    assert difference(off, expected, KERNELBENCH) is not None
+    assert difference(off.half(), expected.half(), KERNELBENCH) is None
+    due, exact = torch.tensor([0.5313], dtype=torch.bfloat16), torch.tensor([0.5469], dtype=torch.bfloat16)
+    assert difference(exact, due, ABSOLUTE) is not None
+    assert difference(exact, due, ABSOLUTE, wide=torch.tensor([0.5450])) is None
+    assert difference((exact,), (due,), ABSOLUTE, wide=(torch.tensor([0.5310]),)) is not None
 
 
 def test_shapes_are_compared_before_bytes():

@@ -24,6 +24,8 @@ CPU_DEVICE = "cpu (triton interpreter)"
 _GPU_LIMITS = Limits(timeout_s=30.0, memory_mib=8192, case_mib=1024)
 """Triton compiles inside the time of the first call; tensors are as large as a GPU's."""
 _RETRIES = 1
+PROFILES = ("paper", "kernelbench")
+"""Sets of tolerances (compare.py)."""
 
 
 class Keck(Protocol):
@@ -54,6 +56,7 @@ class LocalKeck:
             answers; all judges share it, so that equal questions get equal answers while this object lives.
         text_rules: False only in tests of the other layers.
         device: "cpu", or "cuda" or "cuda:N" for one GPU, which all judges share.
+        profile: tolerances, "paper" or "kernelbench".
 
     Raises:
         UsageError: this machine has no such device.
@@ -66,12 +69,16 @@ class LocalKeck:
         seed: int | None = None,
         text_rules: bool = True,
         device: str = "cpu",
+        profile: str = "paper",
     ) -> None:
         if sys.platform != "linux":
             raise UsageError("judging kernels needs Linux (Triton and process isolation); other commands work here")
         self.gpu = _gpu_number(device)
         self.workers = workers or _default_workers(self.gpu is not None)
         self.limits = limits or limits_for(device)
+        if profile not in PROFILES:
+            raise UsageError(f"profile {profile!r}: tolerances are {' or '.join(PROFILES)}")
+        self.profile = profile
         self.seed = secrets.randbits(48) if seed is None else seed
         self.text_rules = text_rules
         self._process: subprocess.Popen[bytes] | None = None
@@ -153,7 +160,7 @@ class LocalKeck:
         theirs = [b.fileno() for _, b in pairs]
         command = [sys.executable, "-m", "kernelzero.keck.server", "--fds", ",".join(map(str, theirs))]
         command += ["--limits", json.dumps(self.limits.to_json())]
-        command += ["--device", "cpu" if self.gpu is None else "cuda"]
+        command += ["--device", "cpu" if self.gpu is None else "cuda", "--profile", self.profile]
         command += [] if self.text_rules else ["--without-text-rules"]
         self._process = subprocess.Popen(
             command,
@@ -324,11 +331,15 @@ def limits_for(device: str, timeout_s: float | None = None) -> Limits:
 
 
 def open_keck(
-    device: str = "cpu", workers: int | None = None, limits: Limits | None = None, seed: int | None = None
+    device: str = "cpu",
+    workers: int | None = None,
+    limits: Limits | None = None,
+    seed: int | None = None,
+    profile: str = "paper",
 ) -> LocalKeck:
     """Keck for a device; the arguments are those of `LocalKeck`.
 
     Raises:
         UsageError: for a device that it cannot judge on.
     """
-    return LocalKeck(workers, limits, seed, device=device)
+    return LocalKeck(workers, limits, seed, device=device, profile=profile)

@@ -15,6 +15,8 @@ import torch
 from kernelzero.keck import wire
 
 ATOL = RTOL = 1e-2
+_KERNELBENCH = {torch.float16: 1e-2, torch.bfloat16: 1e-2}
+_KERNELBENCH_WIDE = 1e-4
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,8 @@ class Criterion:
 
     scaled: bool
     """Whether atol is relative to the root mean square of the reference's finite values."""
+    profile: str = "paper"
+    """Whose tolerances: "paper", or "kernelbench" by dtype."""
     relaxed: float = 1.0
     """Factor on both tolerances, where what is compared has been compared strictly before."""
 
@@ -31,8 +35,16 @@ class Criterion:
         """What a verdict calls it."""
         return "scale-aware" if self.scaled else "absolute"
 
+    def tolerances(self, dtype: torch.dtype) -> tuple[float, float]:
+        """(atol, rtol) for outputs of a dtype."""
+        if self.profile == "kernelbench":
+            both = _KERNELBENCH.get(dtype, _KERNELBENCH_WIDE)
+            return both * self.relaxed, both * self.relaxed
+        return ATOL * self.relaxed, RTOL * self.relaxed
+
 
 ABSOLUTE, SCALED = Criterion(False), Criterion(True)
+KERNELBENCH = Criterion(False, profile="kernelbench")
 
 
 def difference(actual: Any, expected: Any, criterion: Criterion, where: str = "output", wide: Any = None) -> str | None:
@@ -90,8 +102,9 @@ def _tensor_difference(actual: Any, expected: torch.Tensor, criterion: Criterion
     if not expected.dtype.is_floating_point:
         wrong = actual != expected
         return _report(wrong, actual, expected, where, "differ (compared exactly)")
+    tolerances = criterion.tolerances(expected.dtype)
     rounding = torch.nan_to_num((wide.double() - expected.double()).abs(), posinf=0.0) if _fits(wide, expected) else 0.0
-    return _float_difference(actual.double(), expected.double(), criterion, where, rounding)
+    return _float_difference(actual.double(), expected.double(), criterion, where, tolerances, rounding)
 
 
 def _fits(wide: Any, expected: torch.Tensor) -> bool:
@@ -99,17 +112,23 @@ def _fits(wide: Any, expected: torch.Tensor) -> bool:
 
 
 def _float_difference(
-    actual: torch.Tensor, expected: torch.Tensor, criterion: Criterion, where: str, rounding: torch.Tensor | float
+    actual: torch.Tensor,
+    expected: torch.Tensor,
+    criterion: Criterion,
+    where: str,
+    tolerances: tuple[float, float],
+    rounding: torch.Tensor | float,
 ) -> str | None:
     nan = torch.isnan(actual)
     if not torch.equal(nan, torch.isnan(expected)):
         return f"{where} has {int(nan.sum())} NaN, expected {int(torch.isnan(expected).sum())}"
     infinite = torch.isinf(expected) | torch.isinf(actual)
     wrong = infinite & (actual != expected)
-    atol = ATOL * (scale_of(expected) if criterion.scaled else 1.0)
+    atol, rtol = tolerances
+    atol *= scale_of(expected) if criterion.scaled else 1.0
     finite = ~infinite & ~nan
     gap = torch.where(finite, actual - expected, torch.zeros_like(actual)).abs()
-    wrong |= finite & (gap > criterion.relaxed * (atol + RTOL * expected.abs()) + rounding)
+    wrong |= finite & (gap > atol + rtol * expected.abs() + rounding)
     return _report(wrong, actual, expected, where, f"differ by more than the {criterion.name} tolerance")
 
 

@@ -64,6 +64,8 @@ class Judge:
     secret: int = 0
     """What the seeds of the inputs are derived from; no child ever gets it."""
     machine: Machine = field(default_factory=CpuMachine)
+    profile: str = "paper"
+    """Tolerances, one of client.PROFILES."""
     text_rules: bool = True
     """Off only in tests, which ask whether what runs is enough to refuse an attack."""
     _tasks: OrderedDict[tuple[str, int, bool], Reference | TaskRefused] = field(default_factory=OrderedDict)
@@ -98,6 +100,7 @@ class Judge:
             move_weights=move_weights,
             keep_child=self.machine.on_gpu,
             share=self.machine.shared,
+            profile=self.profile,
         )
 
     def _living(self, source: str, reference: Reference) -> ChildHandle | None:
@@ -177,6 +180,7 @@ class Judge:
             timed=timed,
             parameters=seen.parameters,
             criterion=seen.criterion,
+            profile=self.profile,
             calls=seen.calls,
             kernels=seen.kernels,
             launches=seen.launches,

@@ -38,7 +38,7 @@ def serve_judge(sock: socket.socket, options: Options, scratch: Path) -> None:
     machine = open_machine(options.device)
     if machine.on_gpu:
         zygote.connect = machine.connect  # type: ignore[attr-defined]
-    judge = Judge(zygote, options.limits, machine=machine, text_rules=options.text_rules)
+    judge = Judge(zygote, options.limits, machine=machine, profile=options.profile, text_rules=options.text_rules)
     # After the zygote was forked, so that only the holder of the answers hides its memory.
     sandbox.hide_memory()
     channel = wire.Channel(sock)
@@ -55,6 +55,7 @@ class Options:
     device: str
     limits: Limits
     text_rules: bool
+    profile: str
 
 
 def answer(judge: Any, message: dict[str, Any]) -> dict[str, Any]:
@@ -103,6 +104,7 @@ def main() -> None:
     parser.add_argument("--fds", required=True, help="comma-separated descriptors of connected sockets, one a judge")
     parser.add_argument("--limits", required=True, help="JSON of Limits")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--profile", default="paper")
     parser.add_argument("--without-text-rules", action="store_true", help="for tests of the other layers only")
     arguments = parser.parse_args()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -112,7 +114,7 @@ def main() -> None:
 
     preload(arguments.device)
     limits = Limits.from_json(json.loads(arguments.limits))
-    options = Options(arguments.device, limits, not arguments.without_text_rules)
+    options = Options(arguments.device, limits, not arguments.without_text_rules, arguments.profile)
     sockets = [socket.socket(fileno=int(fd)) for fd in arguments.fds.split(",")]
     scratch = Path(tempfile.mkdtemp(prefix="keck-"))
     try:
