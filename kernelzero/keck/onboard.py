@@ -1,7 +1,7 @@
 """A task is taken on once: its reference is run on inputs that the judge chose, and the answers stay with the judge.
 
 Besides what `get_inputs` gives under several seeds there are inputs that it does not give: a hundred times larger,
-with other signs, and shifted. A few well-chosen inputs catch most of what random ones miss. Weights that are constant
+with other signs, shifted, sorted, with ties. A few well-chosen inputs catch most of what random ones miss. Weights that are constant
 after construction (biases of zero, scales of one) are moved a little, or a kernel could leave them out unseen.
 A task whose answer can be had without looking (zeros, the mean, the input, the answer to other inputs) is judged by
 a scale-aware criterion, or refused as degenerate. Rule on modes: modules are judged as constructed, in training mode
@@ -280,13 +280,24 @@ def _stress_cases(ask: Asker, cases: list[Case], seed: int) -> Iterator[Case]:
         if case:
             yield case
             break
+    usual = cases[1].criterion
     for change, criterion, label in (
-        (lambda t: _other_signs(t, seed), cases[1].criterion, "inputs with other signs"),
+        (lambda t: _other_signs(t, seed), usual, "inputs with other signs"),
         (lambda t: t - 10.0, SCALED, "inputs minus 10"),
+        (lambda t: t - 100.0, SCALED, "inputs minus 100"),  # a running maximum that starts at a number
+        (lambda t: t * 1e-3, SCALED, "inputs times 0.001"),  # an epsilon that was left out
+        (_ascending, usual, "inputs in ascending order"),  # whoever forgets the last element misses the largest
     ):
         case = _stress(ask, cases[1], change, criterion, label)
         if case:
             yield case
+    case = _stress(ask, cases[1], lambda t: torch.round(t * 2) / 2, usual, "inputs rounded to halves")
+    if case and all(t.dtype.is_floating_point for t in tensors(case.expected)):
+        yield case  # ties; which index wins one is nobody's promise
+
+
+def _ascending(value: torch.Tensor) -> torch.Tensor:
+    return value.flatten().sort().values.view(value.shape)
 
 
 def _other_signs(value: torch.Tensor, seed: int) -> torch.Tensor:
