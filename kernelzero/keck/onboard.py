@@ -1,8 +1,9 @@
 """A task is taken on once: its reference is run on inputs that the judge chose, and the answers stay with the judge.
 
 Besides what `get_inputs` gives under several seeds there are inputs that it does not give: a hundred times larger,
-with other signs, shifted, sorted, with ties. A few well-chosen inputs catch most of what random ones miss. Weights that are constant
-after construction (biases of zero, scales of one) are moved a little, or a kernel could leave them out unseen.
+with other signs, shifted, sorted, with ties. A few well-chosen inputs catch most of what random ones miss. Weights that
+are constant after construction (biases of zero, scales of one) are moved a little, or a kernel could leave them out
+unseen.
 A task whose answer can be had without looking (zeros, the mean, the input, the answer to other inputs) is judged by
 a scale-aware criterion, or refused as degenerate. Rule on modes: modules are judged as constructed, in training mode
 as KernelBench does, so BatchNorm uses batch statistics; an output that depends on the generator (dropout) is refused.
