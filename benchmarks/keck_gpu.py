@@ -15,7 +15,6 @@ import argparse
 import collections
 import contextlib
 import json
-import runpy
 import statistics
 import sys
 import time
@@ -23,11 +22,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from kernelzero.keck import LocalKeck
-from kernelzero.records import Backend, Candidate, Task, Verdict
-
 ROOT = Path(__file__).resolve().parent
 CORPUS = ROOT / "corpus"
+sys.path.insert(0, str(CORPUS))
+
+import read  # noqa: E402
+
+from kernelzero.keck import LocalKeck  # noqa: E402
+from kernelzero.records import Backend, Candidate, Task, Verdict  # noqa: E402
+
 EXPLOITS = ROOT.parent / "exploits"
 SPREAD_OF = ("softmax_rows", "triton_one_block.py")
 
@@ -52,7 +55,6 @@ def main() -> None:
 
 
 def throughput(keck: LocalKeck, options: Any) -> dict[str, Any]:
-    read = _corpus()
     entries = read.entries(Backend(options.backend))
     tasks = {name: read.task(name) for name in read.task_names()}
     jobs = [(tasks[entry.task], entry.candidate) for entry in entries]
@@ -71,7 +73,6 @@ def exploits(keck: LocalKeck, options: Any) -> dict[str, Any]:
 
 
 def itself(keck: LocalKeck, options: Any) -> dict[str, Any]:
-    read = _corpus()
     names = read.task_names()
     tasks = [read.task(names[i % len(names)]) for i in range(options.pairs)]
     started = time.monotonic()
@@ -93,7 +94,7 @@ def itself(keck: LocalKeck, options: Any) -> dict[str, Any]:
 
 def spread(keck: LocalKeck, options: Any) -> dict[str, Any]:
     source = (CORPUS / SPREAD_OF[0] / SPREAD_OF[1]).read_text(encoding="utf-8")
-    task = _corpus().task(SPREAD_OF[0])
+    task = read.task(SPREAD_OF[0])
     jobs = [(task, Candidate(f"{source}\n# process {i}\n")) for i in range(20)]
     ratios = sorted(verdict.speedup for _, verdict in keck.judge(jobs) if verdict.speedup)
     middle = statistics.median(ratios)
@@ -144,15 +145,6 @@ def _judged(
         "lines": lines,
         "rows": rows,
     }
-
-
-def _corpus() -> Any:
-    """The corpus's own reader."""
-    import types
-
-    sys.modules.setdefault("read", types.ModuleType("read"))  # its dataclasses look their module up
-    reader = types.SimpleNamespace(**runpy.run_path(str(CORPUS / "read.py"), run_name="read"))
-    return reader
 
 
 def _header(path: Path) -> dict[str, str]:

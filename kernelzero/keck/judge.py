@@ -218,6 +218,8 @@ class _Run:
 
     def __init__(self, child: ChildHandle, deadline: float, seen: _Observed, machine: Machine) -> None:
         self.child, self.deadline, self.seen, self.machine = child, deadline, seen, machine
+        self.full_precision = False
+        """Whether the task is float32 or wider throughout."""
 
     def load(self, source: str, reference: Reference) -> None:
         """Import the candidate, build its model and match its weights."""

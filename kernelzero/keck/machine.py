@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 from collections.abc import Iterator
 from typing import Any, Protocol
 
+from kernelzero.keck import wire
+from kernelzero.keck.client import CPU_DEVICE
 from kernelzero.keck.onboard import Reference
 from kernelzero.keck.zygote import ChildHandle
 from kernelzero.records import Basis, Timing
-
-CPU_DEVICE = "cpu (triton interpreter)"
 
 
 class Machine(Protocol):
@@ -19,8 +20,15 @@ class Machine(Protocol):
     device: str
     """What verdicts call it."""
     on_gpu: bool
-    builder: Any
-    """Builds CUDA extensions; None where they do not run."""
+
+    @property
+    def builder(self) -> Any:
+        """Builds CUDA extensions; None where they do not run."""
+        ...
+
+    def connect(self, sock: socket.socket) -> wire.Channel:
+        """The judge's end of a connection to a child."""
+        ...
 
     def shared(self) -> contextlib.AbstractContextManager[None]:
         """Context in which outputs are computed beside other judges' work."""
@@ -63,7 +71,11 @@ class CpuMachine:
 
     device = CPU_DEVICE
     on_gpu = False
-    builder: Any = None
+    builder = None
+
+    def connect(self, sock: socket.socket) -> wire.Channel:
+        """Tensors travel as bytes."""
+        return wire.Channel(sock)
 
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:

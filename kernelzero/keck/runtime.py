@@ -81,8 +81,8 @@ class CpuRuntime:
 
         interpreter.install()
         emulate.install()
-        signature = {"source": "*fp32", "target": "*fp32", "count": "i32", "BLOCK": "constexpr"}
-        interpreter.compile_to_ttir(interpreter.KeckKernel(warm_kernel.scale), signature, {(3,): 16}, {})
+        kernel = interpreter.KeckKernel(warm_kernel.scale)
+        interpreter.compile_to_ttir(kernel, warm_kernel.SIGNATURE, warm_kernel.CONSTANTS, {})
 
     def channel(self, sock: socket.socket) -> wire.Channel:
         """Tensors travel as bytes."""

@@ -36,8 +36,7 @@ def serve_judge(sock: socket.socket, options: Options, scratch: Path) -> None:
     sandbox.die_with_parent()
     zygote = Zygote(scratch)
     machine = open_machine(options.device)
-    if machine.on_gpu:
-        zygote.connect = machine.connect  # type: ignore[attr-defined]
+    zygote.connect = machine.connect
     judge = Judge(zygote, options.limits, machine=machine, profile=options.profile, text_rules=options.text_rules)
     # After the zygote was forked, so that only the holder of the answers hides its memory.
     sandbox.hide_memory()

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import triton.language as tl
+
+SIGNATURE = {"source": "*fp32", "target": "*fp32", "count": "i32", "BLOCK": "constexpr"}
+CONSTANTS: dict[Any, Any] = {(3,): 16}
+"""Index of an argument → its value."""
 
 
 def scale(source, target, count, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]

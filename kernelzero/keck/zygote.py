@@ -57,7 +57,7 @@ def _spawn(sock: socket.socket, message: dict[str, Any], scratch: Path) -> tuple
 def _spawn_broker(sock: socket.socket, message: dict[str, Any], scratch: Path) -> tuple[int, socket.socket]:
     from kernelzero.keck.gpu import broker
 
-    theirs, ours = broker.socket_pair()
+    theirs, ours = socket.socketpair()
     pid = os.fork()
     if pid == 0:
         try:
@@ -152,8 +152,7 @@ class Zygote:
         folder.mkdir(parents=True)
         mine, theirs = socket.socketpair()
         order = {"op": "spawn", "folder": str(folder), "memory_bytes": memory_bytes, "cpu_s": cpu_s}
-        order["broker"] = broker
-        self._channel.send(order)
+        self._channel.send({**order, "broker": broker})
         socket.send_fds(self._sock, [b"f"], [theirs.fileno()])
         theirs.close()
         reply, _ = self._channel.receive(time.monotonic() + 30)

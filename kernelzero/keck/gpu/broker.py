@@ -13,7 +13,6 @@ import json
 import os
 import resource
 import shutil
-import socket
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -166,8 +165,3 @@ def install(channel: wire.Channel) -> None:
     triton.runtime.build.subprocess = brokered
     with contextlib.suppress(AttributeError):
         triton.knobs.subprocess = brokered
-
-
-def socket_pair() -> tuple[socket.socket, socket.socket]:
-    """(the child's end, the broker's end)."""
-    return socket.socketpair()

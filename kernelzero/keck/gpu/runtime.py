@@ -22,6 +22,7 @@ from triton.errors import TritonError
 
 from kernelzero.keck import guard, produced, wire
 from kernelzero.keck.build import host_library, inprocess, reduced_precision
+from kernelzero.keck.cost import tensors
 from kernelzero.keck.gpu.cache import cache_folder
 from kernelzero.keck.gpu.cudart import CudaError, CudaRuntime, wait_without_spinning
 from kernelzero.keck.gpu.mailbox import ChildChannel
@@ -60,7 +61,7 @@ def _watched_function(function: Callable[..., Any]) -> Callable[..., Any]:
         if ACTIVE.in_forward:
             ACTIVE.kernel_launches += 1
             with torch._C.DisableTorchFunction():
-                for tensor in tensors_of((args, tuple(kwargs.values()), output)):
+                for tensor in tensors((args, tuple(kwargs.values()), output)):
                     produced.mark(tensor)
         return output
 
@@ -167,12 +168,12 @@ class GpuRuntime:
         """The output as the current stream sees it now, and when all work of the process has ended, are the same."""
         if not ACTIVE.candidate:
             return
-        leaves = [t for t in tensors_of(output) if t.is_cuda]
+        leaves = [t for t in tensors(output) if t.is_cuda]
         early = [t.clone() for t in leaves]
         torch.cuda.synchronize()
         if any(not same_bits(a, b) for a, b in zip(leaves, early, strict=True)):
             raise ACTIVE.violate("work goes on after forward has returned: a stream is not joined")
-        if len(leaves) != len(tensors_of(output)):
+        if len(leaves) != len(tensors(output)):
             raise ACTIVE.violate("an output is on the host, not on the GPU")
 
     def start_trace(self) -> None:
@@ -225,7 +226,7 @@ class Burst:
 
     def _keep(self, call: int, output: Any) -> None:
         """All outputs while there is room; then each with a chance, decided after the call."""
-        size = sum(t.numel() * t.element_size() for t in tensors_of(output))
+        size = sum(t.numel() * t.element_size() for t in tensors(output))
         room = max(1, _KEPT_BYTES // max(size, 1))
         if len(self.outputs) < room:
             self.outputs[call] = output
@@ -280,9 +281,8 @@ def _warm(target: Any) -> None:
 
     from kernelzero.keck import warm_kernel
 
-    signature = {"source": "*fp32", "target": "*fp32", "count": "i32", "BLOCK": "constexpr"}
     kernel = jit.JITFunction(warm_kernel.scale)
-    triton.compile(ASTSource(kernel, signature, {(3,): 16}, {}), target=target)
+    triton.compile(ASTSource(kernel, warm_kernel.SIGNATURE, warm_kernel.CONSTANTS, {}), target=target)
 
 
 @contextlib.contextmanager
@@ -304,15 +304,6 @@ def _delayed_side_streams() -> Iterator[None]:
 
 
 # --- values ----------------------------------------------------------------------------------------------------------
-
-
-def tensors_of(value: Any) -> list[torch.Tensor]:
-    """All tensors of a nested output, in order."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, dict):
-        return [t for item in value.values() for t in tensors_of(item)]
-    return [t for item in value for t in tensors_of(item)] if isinstance(value, list | tuple) else []
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:

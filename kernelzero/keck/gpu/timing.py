@@ -11,6 +11,7 @@ that is never narrower than what one kernel timed twice differs by. Where trust 
 
 from __future__ import annotations
 
+import functools
 import math
 import secrets
 import socket
@@ -70,8 +71,12 @@ class GpuMachine:
         torch.zeros(1, device="cuda")
         self.cuda = CudaRuntime()
         self.device = torch.cuda.get_device_name(0)
-        self.builder = Builder(cache_folder())
         self.lease = Lease(lease_folder(), str(torch.cuda.get_device_properties(0).uuid))
+
+    @functools.cached_property
+    def builder(self) -> Builder:
+        """Finds the compilers when the first extension is asked for."""
+        return Builder(cache_folder())
 
     def connect(self, sock: socket.socket) -> wire.Channel:
         """The judge's end of a connection to a child."""
