@@ -32,6 +32,9 @@ app.add_typer(apis_app, name="apis")
 app.add_typer(nano_app, name="nano")
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
+Profile = Annotated[str, typer.Option(help="Tolerances: paper or kernelbench.")]
+Policy = Annotated[str, typer.Option(help="Rules: strict, or hybrid to let PyTorch compute beside the kernels.")]
+Baseline = Annotated[str, typer.Option(help="Timed against eager or torch.compile (on a GPU).")]
 
 
 def say(text: str) -> None:
@@ -74,14 +77,17 @@ def check(
     timeout: Annotated[
         float | None, typer.Option(help="Seconds for the candidate; 10 on a CPU, 30 on a GPU.", min=0.1)
     ] = None,
-    profile: Annotated[str, typer.Option(help="Tolerances: paper or kernelbench.")] = "paper",
+    profile: Profile = "paper",
+    policy: Policy = "strict",
+    baseline: Baseline = "eager",
     as_json: Json = False,
 ) -> None:
     """Judge one kernel: the verdict on standard output; exit 0 correct, 1 not, 2 bad reference, 3 infrastructure."""
     from kernelzero.keck import limits_for, open_keck
 
     task, kernel = Task(read_text(reference), name=reference.name), Candidate(read_text(candidate), backend)
-    with open_keck(device, workers=1, limits=limits_for(device, timeout), profile=profile) as keck:
+    limits = limits_for(device, timeout)
+    with open_keck(device, 1, limits, profile=profile, policy=policy, baseline=baseline) as keck:
         _require_reference(keck, task, reference)
         [(_, verdict)] = keck.judge([(task, kernel)])
     print(json.dumps(_flat(verdict), indent=None if as_json else 2))
@@ -288,12 +294,16 @@ def serve(
     store: Annotated[Path, typer.Option(help="Verdicts that are known already.")] = Path("runs/keck.sqlite"),
     fresh_timings: Annotated[bool, typer.Option(help="Take the times of known verdicts anew.")] = False,
     timeout: Annotated[float | None, typer.Option(help="Seconds for one candidate.", min=0.1)] = None,
+    profile: Profile = "paper",
+    policy: Policy = "strict",
+    baseline: Baseline = "eager",
     ray: Annotated[bool, typer.Option(help="Judge on a Ray cluster.")] = False,
     actor_cpus: Annotated[int, typer.Option(help="Judges of one Ray actor.", min=1)] = 1,
 ) -> None:
     """Serve Keck over HTTP to other runs; the token is that of KERNELZERO_KECK_TOKEN."""
     from kernelzero.keck.serve.service import ServeOptions
     from kernelzero.keck.serve.service import serve as run
+    from kernelzero.keck.terms import Terms
 
     run(
         ServeOptions(
@@ -303,6 +313,7 @@ def serve(
             workers=workers,
             store=store,
             fresh_timings=fresh_timings,
+            terms=Terms(profile, policy, baseline),
             timeout_s=timeout,
             ray=ray,
             actor_cpus=actor_cpus,

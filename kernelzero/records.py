@@ -247,7 +247,8 @@ class Verdict(Record):
     criterion: str | None = None
     """"absolute" (atol = rtol = 1e-2), "scale-aware" or "exact"."""
     policy: str = "strict"
-    """Name of the rules: "strict" is the paper's, no PyTorch compute and no vendor library inside `forward`."""
+    """Name of the rules: "strict" is the paper's, no PyTorch compute and no vendor library inside `forward`;
+    "hybrid" allows both beside kernels that matter."""
     profile: str = "paper"
     """Name of the tolerances: "paper" or "kernelbench"."""
     calls: int = 0
@@ -257,9 +258,15 @@ class Verdict(Record):
     launches: int = 0
     """Kernel launches in one call of `forward`."""
     rung: str | None = None
-    """How a CUDA extension was built: "mini" (Keck's own tensor header), "aten" (torch's tensor headers) or "full"."""
+    """How a CUDA extension was built: "mini" (Keck's own tensor header), "aten" (torch's tensor headers) or "full";
+    "device" for device code alone."""
+    own_share: float | None = None
+    """On a GPU: which share of the kernels' time in one call was the candidate's own kernels'."""
     judged_s: float = 0.0
     """Seconds that judging took, start of the child to the last comparison."""
+    phases: dict[str, float] = field(default_factory=dict)
+    """Where these seconds went: "reference", "start", "load", "build", "first_call", "calls", "timing", and "wait" for
+    the GPU, which is in none of the others."""
 
     def __post_init__(self) -> None:
         if not self.reason or "\n" in self.reason:

@@ -1,24 +1,30 @@
 """The builder of CUDA extensions: requests, rules, the cache, what was linked, and calls of what was built.
 
 Tests that compile are skipped where nvcc is missing. No kernel runs here: functions that loop on the host show that
-arguments and results pass, and a launch has to fail with a clear error.
+arguments and results pass, and a launch has to fail with a clear error. Device code alone is launched on a driver of
+our own making, which writes down what it is given.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import functools
 import os
 import signal
+import struct
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernelzero.errors import InfrastructureError
@@ -30,6 +36,7 @@ from kernelzero.keck.build import (
     Built,
     Refused,
     SourceFile,
+    device_request,
     host_library,
     parse_request,
     provenance,
@@ -39,7 +46,7 @@ from kernelzero.keck.build import (
 from kernelzero.keck.build.diagnostics import Curable, first_error
 from kernelzero.keck.build.toolchain import Ran, find_toolchain
 from kernelzero.keck.rules import RuleBroken
-from kernelzero.records import Status
+from kernelzero.records import Backend, Status
 from tests.keck_build_candidates import CANDIDATES
 
 RELU = CANDIDATES["relu"]
@@ -538,3 +545,393 @@ def test_install_replaces_torchs_functions(builder: Builder, extensions: Any, tm
 def test_a_file_may_not_have_a_path_for_a_name(builder: Builder) -> None:
     spec = BuildSpec("x", files=(SourceFile("../a.cpp", ""),))
     _failed(builder.build(spec), Status.REJECTED, "a source file has the name")
+
+
+# --- device code alone -----------------------------------------------------------------------------------------------
+
+ADD = """
+extern "C" __global__ void add(const float* a, float* b, int n, double s, bool twice) { if (n) b[0] = a[0] + s; }
+namespace ns { __global__ void fill(float* x) { x[0] = 1; } }
+__global__ void twice(float* x) { x[0] = 1; }
+__global__ void twice(int* x) { x[0] = 1; }
+"""
+BIG = "__global__ void k(int* x, int i) { __shared__ int s[99999]; s[threadIdx.x] = i; __syncthreads(); x[0] = s[i]; }"
+DRIVER = r"""
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+char kz_log[4096];
+int kz_parameters;
+#define LOG(...) snprintf(kz_log + strlen(kz_log), sizeof kz_log - strlen(kz_log), __VA_ARGS__)
+int cuModuleLoad(void** module, const char* path) {
+  *module = (void*)1;
+  LOG("load %s\n", strrchr(path, '/') + 1);
+  return 0;
+}
+int cuModuleGetFunction(void** function, void* module, const char* name) {
+  *function = (void*)(16 + strlen(name));
+  LOG("find %s\n", name);
+  return module != (void*)1;
+}
+int cuFuncSetAttribute(void* function, int attribute, int value) {
+  LOG("set %d %d\n", attribute, value);
+  return value > 232448;
+}
+int cuGetErrorName(int code, const char** name) {
+  *name = code == 1 ? "CUDA_ERROR_INVALID_VALUE" : "CUDA_ERROR_UNKNOWN";
+  return 0;
+}
+int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                   unsigned shared, void* stream, void** arguments, void** extra) {
+  LOG("launch %p %u %u %u %u %u %u %u %p", function, gx, gy, gz, bx, by, bz, shared, stream);
+  for (int i = 0; i < kz_parameters; i++) {
+    uint64_t value;
+    memcpy(&value, arguments[i], 8);
+    LOG(" %llx", (unsigned long long)value);
+  }
+  LOG("\n");
+  return bx * by * bz > 1024 || !gx || extra;
+}
+"""
+
+
+class _Fake:
+    """A CUDA driver that writes down what it is told."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "driver.c").write_text(DRIVER)
+        command = ["gcc", "-shared", "-fPIC", "-w", "-o", str(folder / "driver.so"), str(folder / "driver.c")]
+        subprocess.run(command, check=True)
+        self.library = ctypes.CDLL(str(folder / "driver.so"))
+        self._text = (ctypes.c_char * 4096).in_dll(self.library, "kz_log")
+        self._count = ctypes.c_int.in_dll(self.library, "kz_parameters")
+        self.given: list[list[Any]] = []
+
+    def log(self, parameters: int = 0) -> list[str]:
+        """What was told since; from now on that many arguments are read at each launch."""
+        self._count.value = parameters
+        lines = self._text.value.decode().splitlines()
+        self._text[0] = b"\0"
+        return lines
+
+
+class _OnGpu(TorchFunctionMode):
+    """Tensors say that they are on a GPU."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        is_cuda: Any = torch.Tensor.is_cuda
+        return True if func == is_cuda.__get__ else func(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def bare(builder: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[_Fake]:
+    from kernelzero.keck.build import bare as module
+
+    stream = SimpleNamespace(cuda_stream=0x77, _as_parameter_=ctypes.c_void_p(0x77))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: stream)
+    for owner, name in ((torch.cuda, "_compile_kernel"), (torch.cuda._utils, "_get_gpu_runtime_library")):
+        monkeypatch.setattr(owner, name, getattr(owner, name))
+    for name in ("cupy", "cupy.cuda"):
+        monkeypatch.setitem(sys.modules, name, None)  # type: ignore[arg-type]
+    fake = _Fake(tmp_path)
+
+    def build(spec: BuildSpec) -> dict[str, Any]:
+        return builder.build(BuildSpec.from_json(spec.to_json())).answer()
+
+    module.install(build, lambda values: fake.given.append(list(values)), fake.library)
+    with _OnGpu():
+        yield fake
+
+
+def _bits(value: float) -> str:
+    return f"{struct.unpack('<Q', struct.pack('<d', value))[0]:x}"
+
+
+def test_device_requests_survive_json_and_have_rules_of_their_own() -> None:
+    spec = device_request(ADD, ("add",), ("-O3", "--std=c++11"), (), "add")
+    assert BuildSpec.from_json(spec.to_json()) == spec and spec.device_only
+    rules.check(spec)
+    for options in (("-I/etc",), ("-default-device",), ("--pre-include=/etc/passwd",), ("-rdc=true",)):
+        with pytest.raises(RuleBroken, match=r"options: .* is not allowed"):
+            rules.check(device_request(ADD, (), options))
+    with pytest.raises(RuleBroken, match="folders of headers"):
+        rules.check(device_request(ADD, (), (), ("/etc",)))
+    with pytest.raises(RuleBroken, match="is an instance of a template") as error:
+        rules.check(device_request(ADD, ("add<128>",)))
+    assert error.value.status is Status.UNSUPPORTED
+    with pytest.raises(RuleBroken, match="#include of /etc/passwd"):
+        rules.check(device_request('#include "/etc/passwd"', ()))
+    with pytest.raises(TypeError):
+        device_request(b"", ())
+    with pytest.raises(Refused):
+        device_request("x" * (3 << 20), ())
+
+
+@needs_nvcc
+def test_device_code_becomes_a_cubin_once(builder: Builder) -> None:
+    made = builder.build(device_request(ADD, ("add", "ns::fill")))
+    assert isinstance(made, Built) and made.rung == "device", made
+    assert Path(made.path).name == "candidate.cubin" and Path(made.path).read_bytes()[:4] == b"\x7fELF"
+    assert ".entry add(" in made.ptx
+    counts = {symbol: count for symbol, _, count in made.answer()["kernels"]}
+    assert counts["add"] == 5 and counts["_ZN2ns4fillEPf"] == 1
+    # Whatever kernel is asked for, the source is compiled once.
+    assert builder.build(device_request(ADD, ("_Z5twicePi",), name="other")) == made
+    _device_failed(builder, ADD, "twice", "several kernels are named 'twice'")
+    _device_failed(builder, ADD, "sub", "no kernel is named 'sub'; the source has: ")
+
+
+def _device_failed(builder: Builder, source: str, kernel: str, reason: str) -> None:
+    made = builder.build(device_request(source, (kernel,)))
+    assert isinstance(made, BuildFailure) and made.status is Status.COMPILE_ERROR and reason in made.reason, made
+
+
+@needs_nvcc
+def test_failures_of_device_code(builder: Builder) -> None:
+    _device_failed(builder, "\n__global__ void k(float* x) { x[0] = z; }", "k", 'kernel.cu:2: identifier "z"')
+    _device_failed(builder, "#include <torch/extension.h>\n__global__ void k() {}", "k", "No such file")
+    _device_failed(builder, BIG, "k", "too much shared data")
+
+
+@needs_nvcc
+def test_half_arithmetic_in_device_code_is_seen(builder: Builder) -> None:
+    made = builder.build(device_request(_exploit("x_nvrtc_half_arithmetic").SOURCE, ("product",)))
+    assert isinstance(made, Built) and reduced_precision(made.ptx).sixteen
+
+
+def _exploit(name: str, run: bool = False) -> Any:
+    """The module of an exploit; unless it is to run, with a compiler that does nothing."""
+    module = ModuleType(name)
+    text = (Path(__file__).parent.parent / "exploits" / f"{name}.py").read_text()
+    if not run:
+        text = text.replace("torch.cuda._compile_kernel", "print")
+    exec(compile(text, name, "exec"), vars(module))
+    return module
+
+
+@needs_nvcc
+def test_torchs_kernels_are_built_and_launched(bare: _Fake) -> None:
+    kernel = torch.cuda._compile_kernel(ADD, "add", nvcc_options=["-O3"])
+    a, b = torch.ones(4), torch.ones(4)
+    assert bare.log(5) == ["load candidate.cubin", "find add"]
+    kernel(grid=(2, 3, 4), block=(32, 1, 1), args=[a, b, 5, 0.5, True], shared_mem=64)
+    (line,) = bare.log()
+    assert line == f"launch 0x13 2 3 4 32 1 1 64 0x77 {a.data_ptr():x} {b.data_ptr():x} 5 {_bits(0.5)} 1"
+    assert bare.given[0][0] is a and bare.given[0][2:] == [5, 0.5, True]
+    with pytest.raises(TypeError, match="takes 5 arguments, 2 are given"):
+        kernel((1, 1, 1), (1, 1, 1), [a, b])
+    with pytest.raises(RuntimeError, match="CUDA_ERROR_INVALID_VALUE"):
+        kernel((1, 1, 1), (2048, 1, 1), [a, b, 5, 0.5, True])
+    with pytest.raises(RuntimeError, match="set_shared_memory_config"):
+        kernel((1, 1, 1), (1, 1, 1), [a, b, 5, 0.5, True], shared_mem=65536)
+    assert len(bare.given) == 1
+    other = torch.cuda._compile_kernel(kernel_source=ADD, kernel_name="ns::fill", nvcc_options=["-O3"])
+    other(args=[a])
+    assert "find _ZN2ns4fillEPf" in bare.log() and len(bare.given) == 2
+
+
+@needs_nvcc
+def test_torchs_kernels_that_fail_to_build(bare: _Fake) -> None:
+    with pytest.raises(RuntimeError, match=r"kernel\.cu:1: expected"):
+        torch.cuda._compile_kernel("__global__ void k() { 1 +; }", "k")
+    with pytest.raises(RuntimeError, match="no kernel is named 'j'"):
+        torch.cuda._compile_kernel("__global__ void k() {}", "j")
+    with pytest.raises(TypeError):
+        torch.cuda._compile_kernel("__global__ void k() {}")  # type: ignore[call-arg]
+
+
+@needs_nvcc
+def test_cupys_kernels_convert_as_cupy_does(bare: _Fake) -> None:
+    import cupy as cp
+
+    kernel = cp.RawKernel(ADD, "add", options=("--std=c++14",))
+    a, b = torch.ones(4), torch.ones(4)
+    bare.log(5)
+    address = b.data_ptr()
+    kernel((2,), (32, 2), (cp.asarray(a), address, cp.int32(-1), cp.float64(0.5), cp.bool_(True)), shared_mem=8)
+    (line,) = bare.log(5)
+    start, n, s, twice = line.rsplit(" ", 3)
+    assert start == f"launch 0x13 2 1 1 32 2 1 8 0x77 {a.data_ptr():x} {address:x}"
+    assert n.endswith("ffffffff") and (s, twice) == (_bits(0.5), "1")
+    assert bare.given[0][0] is a and bare.given[0][1:] == [address, -1, 0.5, True]
+    kernel((1,), (1,), (a, None, 7, 1.0, False))
+    assert bare.log()[0].split()[10:] == [f"{a.data_ptr():x}", "0", "7", _bits(1.0), "0"]
+    for bad in ("text", [1], 1j, cp):
+        with pytest.raises(TypeError, match="Unsupported type"):
+            kernel((1,), (1,), (a, b, bad, 1.0, False))
+    with pytest.raises(RuntimeError, match="CUDA_ERROR_INVALID_VALUE"):
+        kernel((0,), (1,), (a, b, 7, 1.0, False))
+    for sizes in ((), (1, 1, 1, 1)):
+        with pytest.raises(ValueError, match="one to three sizes"):
+            kernel((1,), sizes, (a, b, 7, 1.0, False))
+    kernel.max_dynamic_shared_size_bytes = 65536
+    assert bare.log()[-1] == "set 8 65536" and kernel.max_dynamic_shared_size_bytes == 65536
+    with pytest.raises(RuntimeError, match="CUDA_ERROR_INVALID_VALUE"):
+        kernel.max_dynamic_shared_size_bytes = 1 << 20
+
+
+@needs_nvcc
+def test_cupys_modules_and_what_is_refused(bare: _Fake) -> None:
+    import cupy
+    import cupy.cuda
+
+    module = cupy.RawModule(code=ADD)
+    assert module.get_function("ns::fill").name == "ns::fill"
+    with pytest.raises(RuntimeError, match="CUDA_ERROR_NOT_FOUND: no kernel is named 'sub'"):
+        module.get_function("sub")
+    for refused in ({"path": "x"}, {"code": ADD, "jitify": True}, {"code": ADD, "enable_cooperative_groups": True}):
+        with pytest.raises(Refused):
+            cupy.RawModule(**refused)
+    for name in ("maximum", "ElementwiseKernel", "empty", "cublas"):
+        with pytest.raises(AttributeError, match=f"cupy.{name} is not served"):
+            getattr(cupy, name)
+    with pytest.raises(AttributeError, match=r"cupy\.cuda\.Stream is not served"):
+        cupy.cuda.Stream()
+    with pytest.raises(TypeError, match="only tensors"):
+        cupy.asarray([1.0])
+    assert cupy.from_dlpack(torch.ones(2, 3)).shape == (2, 3) and isinstance(cupy.asarray(torch.ones(1)), cupy.ndarray)
+
+
+@needs_nvcc
+def test_a_stream_that_is_not_current_is_entered_as_torch_does(bare: _Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    import cupy
+
+    entered: list[Any] = []
+
+    def enter(stream: Any) -> Any:
+        entered.append(stream)
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr(torch.cuda, "ExternalStream", lambda address: address)
+    monkeypatch.setattr(torch.cuda, "stream", enter)
+    kernel, x = cupy.RawModule(code=ADD).get_function("ns::fill"), torch.ones(1)
+    with cupy.cuda.ExternalStream(0x77):
+        kernel((1,), (1,), (x,))
+    assert entered == []
+    with cupy.cuda.ExternalStream(0x99):
+        kernel((1,), (1,), (x,))
+    kernel((1,), (1,), (x,), stream=cupy.cuda.ExternalStream(0xAA))
+    torch.cuda._compile_kernel(ADD, "ns::fill")(args=[x], stream=SimpleNamespace(cuda_stream=0xBB))
+    assert entered == [0x99, 0xAA, 0xBB]
+
+
+@needs_nvcc
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [("b_nvrtc_compile_kernel", (4, 300)), ("b_nvrtc_shared_memory", (5, 7)), ("b_cupy_raw_kernel", (4, 300)),
+     ("b_cupy_raw_module", (5, 7))],
+)  # fmt: skip
+def test_honest_kernels_of_device_code_run_up_to_the_driver(bare: _Fake, name: str, shape: tuple[int, ...]) -> None:
+    model, x = _exploit(name, run=True).ModelNew(), torch.ones(shape)
+    bare.log(2)
+    model(x)
+    (line,) = bare.log()
+    assert line.startswith("launch ") and f"{x.data_ptr():x}" in line
+    assert len(bare.given[0]) == 3
+
+
+_events: list[str] | None = None
+
+
+@needs_nvcc
+def test_neither_loading_nor_launching_raises_an_event_that_a_child_denies(bare: _Fake, builder: Builder) -> None:
+    import cupy
+
+    from kernelzero.keck.build.bare import Driver, Module
+    from kernelzero.keck.guard import _DENIED_EVENTS
+
+    global _events
+
+    def hook(event: str, _: Any) -> None:
+        if _events is not None:
+            _events.append(event)
+
+    torch_kernel, raw = torch.cuda._compile_kernel(ADD, "add"), cupy.RawKernel(ADD, "add")
+    a, b = torch.ones(4), torch.ones(4)
+    driver, answer = Driver(bare.library), builder.build(device_request(ADD, ())).answer()
+    sys.addaudithook(hook)
+    _events = []
+    Module(driver, answer).function("add")
+    torch_kernel((1, 1, 1), (32, 1, 1), [a, b, 5, 0.5, True])
+    raw((1,), (32,), (a.data_ptr(), b, cupy.int32(5), cupy.float64(1), True))
+    raw.max_dynamic_shared_size_bytes = 65536
+    with pytest.raises(RuntimeError):
+        raw((1,), (4096,), (a, b, 1, 1.0, True))
+    seen, _events = _events, None
+    assert not [event for event in seen if event.startswith(_DENIED_EVENTS) or event == "open"]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("k = torch.cuda._compile_kernel('', 'k')", None),
+        ("from torch.cuda import _compile_kernel", None),
+        ("k = torch.cuda.jiterator._create_jit_fn('')", "private"),
+        ("k = torch.cuda._utils._cuda_load_module", "private"),
+        ("k = torch.cuda._compile_kernel._x", "private"),
+        ("k = cupy.RawKernel('', 'k', ('-O3',)); n = cupy.int32(4); y = cupy.asarray(n)", None),
+        ("s = cupy.cuda.ExternalStream(4)", None),
+        ("y = cupy.maximum(1, 2)", "cupy.maximum is not allowed"),
+        ("from cupy import matmul", "cupy.matmul is not allowed"),
+        ("k = cupy.ElementwiseKernel('', '', '')", "cupy.ElementwiseKernel is not allowed"),
+    ],
+)
+def test_names_that_compile_device_code(line: str, reason: str | None) -> None:
+    from kernelzero.keck.rules import check
+
+    source = f"import cupy\nimport torch\n{line}\nclass ModelNew(torch.nn.Module): pass"
+    if reason is None:
+        check(source, Backend.CUDA)
+    else:
+        with pytest.raises(RuleBroken, match=reason):
+            check(source, Backend.CUDA)
+
+
+@needs_nvcc
+def test_a_cpu_compiles_device_code_without_torchs_headers() -> None:
+    from kernelzero.keck import cuda_source
+
+    exploits = Path(__file__).parent.parent / "exploits"
+    assert cuda_source.bare_strings((exploits / "b_cupy_raw_kernel.py").read_text())
+    both = "S = '__global__'\nH = '__global__ H'\nload_inline('m', H)\nk = torch.cuda._compile_kernel(kernel_source=S)"
+    assert cuda_source.bare_strings(both) == {"__global__"}
+    start = time.monotonic()
+    for name, status in (
+        ("b_nvrtc_compile_kernel", Status.UNSUPPORTED),
+        ("x_nvrtc_syntax_error", Status.COMPILE_ERROR),
+    ):
+        with pytest.raises(RuleBroken) as error:
+            cuda_source.check((exploits / f"{name}.py").read_text())
+        assert error.value.status is status, error.value.reason
+    assert time.monotonic() - start < 20
+
+
+@pytest.mark.gpu
+@needs_nvcc
+def test_device_code_runs_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from kernelzero.keck.build import bare as module
+
+    for owner, name in ((torch.cuda, "_compile_kernel"), (torch.cuda._utils, "_get_gpu_runtime_library")):
+        monkeypatch.setattr(owner, name, getattr(owner, name))
+    for name in ("cupy", "cupy.cuda"):
+        monkeypatch.setitem(sys.modules, name, None)  # type: ignore[arg-type]
+    builder = Builder(tmp_path, arch="sm_{}{}".format(*torch.cuda.get_device_capability()))
+    a, b = torch.full((4,), 2.0, device="cuda"), torch.zeros(4, device="cuda")
+    module.install(lambda spec: builder.build(spec).answer(), lambda values: None)
+    import cupy
+
+    kernel = torch.cuda._compile_kernel(ADD, "add")
+    kernel(grid=(1, 1, 1), block=(32, 1, 1), args=[a, b, 5, 0.5, True])
+    assert b.tolist() == [2.5, 0, 0, 0]
+    with pytest.raises(RuntimeError, match="CUDA_ERROR_INVALID_VALUE"):
+        kernel(grid=(1, 1, 1), block=(4096, 1, 1), args=[a, b, 5, 0.5, True])
+    raw = cupy.RawKernel(ADD, "add")
+    raw.max_dynamic_shared_size_bytes = 100_000
+    with torch.cuda.stream(torch.cuda.Stream()) as _:
+        raw((1,), (1,), (cupy.asarray(a), b.data_ptr(), cupy.int32(1), 1.5, True), shared_mem=100_000)
+    torch.cuda.synchronize()
+    assert b.tolist() == [3.5, 0, 0, 0]
+    large = torch.cuda._compile_kernel(ADD, "ns::fill")
+    large.set_shared_memory_config(100_000)
+    large(args=[b], shared_mem=100_000)
+    assert b[0].item() == 1

@@ -104,3 +104,55 @@ def test_a_time_is_measured(verdicts):
     assert timing.speedup_low < timing.speedup < timing.speedup_high
     assert timing.candidate_ms < 0.1
     assert verdicts["good"].kernels == ("scaled_relu",)
+    assert verdicts["good"].own_share == 1.0
+    assert {"start", "load", "first_call", "calls", "timing"} <= verdicts["good"].phases.keys()
+    assert sum(verdicts["good"].phases.values()) == pytest.approx(verdicts["good"].judged_s, rel=0.1)
+
+
+LINEAR = """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(1024, 1024)
+    def forward(self, x):
+        return torch.relu(self.linear(x)) * 2.0
+def get_inputs():
+    return [torch.randn(2048, 1024)]
+def get_init_inputs():
+    return []
+"""
+AFTER_LINEAR = (
+    HEAD.replace("FACTOR", "2.0")
+    + """
+class ModelNew(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(1024, 1024)
+    def forward(self, x):
+        return launch(self.linear(x))
+"""
+)
+
+
+def one(source, reference=REFERENCE, **terms):
+    with open_keck("cuda", 1, **terms) as keck:
+        [(_, verdict)] = keck.judge([(Task(reference), Candidate(source))])
+    return verdict
+
+
+def test_hybrid_lets_a_library_run_beside_a_kernel_that_matters():
+    verdict = one(AFTER_LINEAR, LINEAR, policy="hybrid")
+    assert verdict.status is Status.CORRECT, verdict.reason
+    assert 0.02 < verdict.own_share < 0.9
+    assert one(AFTER_LINEAR, LINEAR).status is Status.REJECTED
+    assert one(COMPUTES, policy="hybrid").status is Status.REJECTED
+
+
+def test_against_torch_compile():
+    compiled, eager = one(GOOD, baseline="torch.compile"), one(GOOD)
+    assert compiled.status is Status.CORRECT, compiled.reason
+    assert compiled.timing.baseline == "torch.compile"
+    # One fused kernel against another: eager runs two.
+    assert compiled.timing.reference_ms < 0.75 * eager.timing.reference_ms
+    assert 0.8 < compiled.timing.speedup < 1.25

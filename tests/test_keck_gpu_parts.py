@@ -32,7 +32,7 @@ PRODUCT = "sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize128x64x8_stage3_warpsiz
 def test_whose_kernels_ran(ran, torch_kernels, word):
     from kernelzero.keck.gpu.provenance import foreign_kernel
 
-    found = foreign_kernel([(name, 7) for name in ran], {"mine"}, torch_kernels)
+    found = foreign_kernel([(name, 7, 1000) for name in ran], {"mine"}, torch_kernels)
     assert (found is None) if word is None else (word in found)
 
 
@@ -93,9 +93,44 @@ def test_the_interval_of_a_race():
     from kernelzero.keck.gpu import timing
 
     race = timing._Race.__new__(timing._Race)
-    race.logs = [math.log(r) for r in (1.9, 2.0, 2.1, 2.0, 2.0)]
+    race.times = {False: [1.9, 2.0, 2.1, 2.0, 2.0], True: [1.0] * 5}
     # mean 0.6926, standard deviation 0.0354 over five rounds, t = 2.776
     assert race._half_width() == pytest.approx(2.776 * 0.03540 / math.sqrt(5), rel=1e-3)
+
+
+def race(reference_ms, candidate_ms):
+    from kernelzero.keck.gpu import timing
+
+    race = timing._Race.__new__(timing._Race)
+    race.times, race.hidden, race.aside = {False: reference_ms, True: candidate_ms}, [], []
+    return race
+
+
+def test_no_interval_is_narrower_than_what_two_processes_differ_by():
+    from kernelzero.keck.gpu import timing
+
+    steady = race([2.0] * 5, [1.0] * 5).timing()
+    assert steady.speedup == pytest.approx(2.0)
+    assert steady.speedup_low == pytest.approx(2.0 * math.exp(-timing.SYSTEMATIC))
+
+
+def test_a_candidate_whose_calls_differ_by_factors_is_refused_unless_the_machine_is_to_blame():
+    from kernelzero.errors import InfrastructureError
+    from kernelzero.keck.machine import Untimeable
+
+    jumps = [1.0, 0.001, 1.0, 0.002, 0.001, 1.0]
+    with pytest.raises(Untimeable, match="do not all do the same") as refusal:
+        race([1.0, 1.01, 1.0, 0.99, 1.0, 1.0], jumps).timing()
+    assert refusal.value.kind == "rejected"
+    with pytest.raises(InfrastructureError, match="the GPU is not quiet"):
+        race(list(reversed(jumps)), jumps).timing()
+
+
+def test_the_share_of_the_time_that_is_the_candidates_own():
+    from kernelzero.keck.gpu.provenance import share_of
+
+    assert share_of([("mine", 7, 300), ("gemm", 7, 100), ("spin_kernel", 7, 10**9)], {"mine"}) == 0.75
+    assert share_of([], {"mine"}) is None
 
 
 def test_devices_that_are_not_there():

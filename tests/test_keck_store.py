@@ -101,7 +101,7 @@ def test_fresh_timings_judge_only_what_has_a_time(path):
         assert keck.asked == 1
 
 
-@pytest.mark.parametrize("changed", ["policy", "profile", "device", "limits", "version"])
+@pytest.mark.parametrize("changed", ["policy", "profile", "baseline", "device", "limits", "version"])
 def test_a_verdict_is_found_only_under_its_own_key(path, changed):
     [job] = jobs_of("a", 1)
     with StoredKeck(StubKeck(), path) as keck:
@@ -182,7 +182,7 @@ def test_a_damaged_or_foreign_file_is_one_clear_line(path, spoil):
 def test_a_damaged_answer_is_one_clear_line(path):
     with StoredKeck(StubKeck(), path) as keck:
         list(keck.judge(jobs_of("a", 1)))
-        keck.store._connection.execute("UPDATE answers SET answer = '{}'")
+        keck.store._connection.execute("UPDATE verdicts SET answer = '{}'")
         with pytest.raises(UsageError, match="damaged"):
             list(keck.judge(jobs_of("a", 1)))
 

@@ -23,8 +23,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from kernelzero.keck import cost, guard, produced, wire
 from kernelzero.keck.ledger import ACTIVE, Violation
 from kernelzero.keck.runtime import CpuRuntime, Runtime
+from kernelzero.keck.values import map_tensors, same_values, tensors
 
-_equal = torch.equal
 _MAX_GRAPH_NODES = 200
 _KEPT_ELEMENTS = 1 << 22
 _FILE = "module_under_test.py"
@@ -65,6 +65,8 @@ class Child:
         self.pool: list[list[Any]] = []
         """Sets of inputs for timed calls."""
         self.burst_outputs: dict[int, Any] = {}
+        self.aside: list[Any] = []
+        """Copies of outputs of timed calls, to be compared when the clock has stopped."""
         self.wide: Any = None
         """A reference of 16 bits as a module of 32."""
         self.last_output: list[tuple[Any, Any]] = []
@@ -79,7 +81,8 @@ class Child:
         return self.channel.receive()[0]["built"]
 
     def serve(self) -> None:
-        """Answer messages until the judge closes the connection."""
+        """Say that it is ready, then answer messages until the judge closes the connection."""
+        self.channel.send({"ready": True})
         while True:
             message, buffers = self.channel.receive()
             reply, out = self._answer(message, buffers)
@@ -119,6 +122,7 @@ class Child:
         """Import the module, build the model, match its parameters to the given state."""
         self.is_candidate = ACTIVE.candidate = message["entry"] == "ModelNew"
         ACTIVE.full_precision = self.is_candidate and message.get("full_precision", False)
+        ACTIVE.hybrid = message.get("hybrid", False)
         if self.is_candidate:
             guard.separate_host_memory()
             self.before, self.settings_before = guard.snapshot(), guard.settings()
@@ -165,6 +169,7 @@ class Child:
         kept = [t.clone() if isinstance(t, torch.Tensor) else t for t in inputs]
         ACTIVE.meter, ACTIVE.kernel_launches = cost.Meter(), 0
         self.runtime.seed(message["seed"])
+        ACTIVE.blank = message.get("blank", False)
         traced = message.get("trace", False)
         if traced:
             self.runtime.start_trace()
@@ -175,13 +180,13 @@ class Child:
             self._check()
         self._raise_finding()
         tree, out = wire.encode(output)
-        overwritten = any(not _same(tensor, copy) for tensor, copy in self.last_output)
-        self.last_output = [(leaf, leaf.clone()) for leaf in _leaves(output) if leaf.numel() < _KEPT_ELEMENTS]
+        overwritten = any(not same_values(tensor, copy) for tensor, copy in self.last_output)
+        self.last_output = [(leaf, leaf.clone()) for leaf in tensors(output) if leaf.numel() < _KEPT_ELEMENTS]
         facts = {
             "ok": True,
             "overwritten": overwritten,
             "tree": tree,
-            "mutated": [i for i, (a, b) in enumerate(zip(inputs, kept, strict=True)) if not _same(a, b)],
+            "mutated": [i for i, (a, b) in enumerate(zip(inputs, kept, strict=True)) if _differ(a, b)],
             "aliases": _aliases(output, inputs),
             "kernels": list(ACTIVE.kernels),
             "kernel_launches": ACTIVE.kernel_launches,
@@ -195,6 +200,20 @@ class Child:
             "work_ms": ACTIVE.meter.milliseconds,
         }
         return facts, out
+
+    def do_compile(self, message: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
+        """Compile this reference with torch.compile (GPU only) and call it once, so that it is compiled."""
+        guard.let_compile()
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(self.folder / "inductor")
+        config: Any = importlib.import_module("torch._inductor.config")
+        config.compile_threads, config.fx_graph_cache = 1, False
+        torch.compiler.config.force_disable_caches = True
+        self.model.compile()
+        inputs = wire.decode(message["tree"], wire.copies(buffers))
+        with torch.no_grad():
+            self.model(*inputs)
+            self.model(*inputs)
+        return {"ok": True}, []
 
     def do_call_wide(self, message: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
         """What a 16-bit reference gives in 32 bits, None where it cannot run so: how much is its own rounding?"""
@@ -217,7 +236,7 @@ class Child:
         return {"ok": True}, []
 
     def do_burst(self, message: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
-        """Timed calls on the pool (GPU only); which outputs are kept is told, and `burst_output` gives one."""
+        """Timed calls on the pool (GPU only); which outputs are kept is told."""
         from kernelzero.keck.gpu.runtime import Burst
 
         self.burst_outputs = {}
@@ -231,13 +250,27 @@ class Child:
 
     def do_rest(self, message: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
         """Give back the memory that timing took; the next candidate may need it."""
-        self.burst_outputs = {}
+        self.burst_outputs, self.aside = {}, []
         torch.cuda.empty_cache()
         return {"ok": True}, []
 
-    def do_burst_output(self, message: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
-        """The output of one call of the last burst."""
-        tree, out = wire.encode(guard.plain(self.burst_outputs[message["call"]]))
+    def do_set_aside(self, message: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
+        """Copy the output of one call of the last burst; the copy is made before any later call."""
+        output = guard.plain(self.burst_outputs[message["call"]])
+        self.aside.append(map_tensors(output, torch.Tensor.clone))
+        return {"ok": True}, []
+
+    def do_next_aside(self, message: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
+        """The output that was set aside first, of those not yet handed over."""
+        tree, out = wire.encode(self.aside.pop(0))
+        return {"ok": True, "tree": tree}, out
+
+    def do_replay(self, message: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
+        """What this reference gives for a set of the pool times a factor, as in a timed call."""
+        from kernelzero.keck.gpu.runtime import scaled
+
+        with torch.no_grad():
+            tree, out = wire.encode(self.model(*scaled(self.pool[message["number"]], message["factor"])))
         return {"ok": True, "tree": tree}, out
 
     def do_graph(self, message: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
@@ -391,24 +424,8 @@ def _overwrite(old: Any, new: Any) -> Any:
     return old.copy_(new) if isinstance(old, torch.Tensor) and _fits(old, new) else new
 
 
-def _same(a: Any, b: Any) -> bool:
-    if not isinstance(a, torch.Tensor):
-        return True
-    if a.shape != b.shape or a.dtype != b.dtype:
-        return False
-    if not a.dtype.is_floating_point:
-        return _equal(a, b)
-    return _equal(torch.nan_to_num(a), torch.nan_to_num(b)) and _equal(torch.isnan(a), torch.isnan(b))
-
-
-def _leaves(value: Any) -> list[Any]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if type(value) in (list, tuple) or isinstance(value, tuple):
-        return [leaf for item in tuple(value) for leaf in _leaves(item)]
-    if type(value) is dict:
-        return [leaf for item in value.values() for leaf in _leaves(item)]
-    return []
+def _differ(a: Any, b: Any) -> bool:
+    return isinstance(a, torch.Tensor) and not same_values(a, b)
 
 
 def _storage(tensor: torch.Tensor) -> int:
@@ -417,11 +434,11 @@ def _storage(tensor: torch.Tensor) -> int:
 
 def _aliases(output: Any, inputs: list[Any]) -> list[int]:
     taken = {_storage(t) for t in inputs if isinstance(t, torch.Tensor) and t.numel()}
-    return [i for i, leaf in enumerate(_leaves(output)) if leaf.numel() and _storage(leaf) in taken]
+    return [i for i, leaf in enumerate(tensors(output)) if leaf.numel() and _storage(leaf) in taken]
 
 
 def _unproduced(output: Any, inputs: list[Any]) -> list[int]:
-    return [i for i, leaf in enumerate(_leaves(output)) if leaf.numel() and not produced.is_produced(leaf)]
+    return [i for i, leaf in enumerate(tensors(output)) if leaf.numel() and not produced.is_produced(leaf)]
 
 
 def _state(model: torch.nn.Module) -> dict[str, torch.Tensor]:

@@ -9,23 +9,24 @@ import json
 import os
 import secrets
 import selectors
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from kernelzero.errors import InfrastructureError, UsageError
 from kernelzero.keck.limits import Limits
+from kernelzero.keck.terms import Terms
 from kernelzero.records import Candidate, GateReport, Status, Task, Timing, Verdict
 
 CPU_DEVICE = "cpu (triton interpreter)"
 _GPU_LIMITS = Limits(timeout_s=30.0, memory_mib=8192, case_mib=1024)
 """Triton compiles inside the time of the first call; tensors are as large as a GPU's."""
 _RETRIES = 1
-PROFILES = ("paper", "kernelbench")
-"""Sets of tolerances (compare.py)."""
 
 
 class Keck(Protocol):
@@ -56,10 +57,10 @@ class LocalKeck:
             answers; all judges share it, so that equal questions get equal answers while this object lives.
         text_rules: False only in tests of the other layers.
         device: "cpu", or "cuda" or "cuda:N" for one GPU, which all judges share.
-        profile: tolerances, "paper" or "kernelbench".
+        profile, policy, baseline: tolerances, rules, and what is timed against; see `terms.Terms`.
 
     Raises:
-        UsageError: this machine has no such device.
+        UsageError: this machine has no such device, or there are no such terms.
     """
 
     def __init__(
@@ -70,18 +71,21 @@ class LocalKeck:
         text_rules: bool = True,
         device: str = "cpu",
         profile: str = "paper",
+        policy: str = "strict",
+        baseline: str = "eager",
     ) -> None:
         if sys.platform != "linux":
             raise UsageError("judging kernels needs Linux (Triton and process isolation); other commands work here")
         self.gpu = _gpu_number(device)
         self.workers = workers or _default_workers(self.gpu is not None)
         self.limits = limits or limits_for(device)
-        if profile not in PROFILES:
-            raise UsageError(f"profile {profile!r}: tolerances are {' or '.join(PROFILES)}")
-        self.profile = profile
+        self.terms = Terms(profile, policy, baseline)
+        if baseline != "eager" and self.gpu is None:
+            raise UsageError(f"baseline {baseline!r}: times are measured on a GPU only (--device cuda)")
         self.seed = secrets.randbits(48) if seed is None else seed
         self.text_rules = text_rules
         self._process: subprocess.Popen[bytes] | None = None
+        self._scratch = ""
         self._sockets: list[socket.socket] = []
 
     def __enter__(self) -> LocalKeck:
@@ -149,6 +153,7 @@ class LocalKeck:
                     os.killpg(self._process.pid, signal.SIGKILL)
                 self._process.wait()
             self._process = None
+            shutil.rmtree(self._scratch, ignore_errors=True)
 
     # --- inside ---
 
@@ -159,8 +164,10 @@ class LocalKeck:
         pairs = [socket.socketpair() for _ in range(self.workers)]
         theirs = [b.fileno() for _, b in pairs]
         command = [sys.executable, "-m", "kernelzero.keck.server", "--fds", ",".join(map(str, theirs))]
-        command += ["--limits", json.dumps(self.limits.to_json())]
-        command += ["--device", "cpu" if self.gpu is None else "cuda", "--profile", self.profile]
+        self._scratch = tempfile.mkdtemp(prefix="keck-")
+        command += ["--scratch", self._scratch, "--limits", json.dumps(self.limits.to_json())]
+        command += ["--device", "cpu" if self.gpu is None else "cuda"]
+        command += ["--terms", json.dumps(self.terms.to_json())]
         command += [] if self.text_rules else ["--without-text-rules"]
         self._process = subprocess.Popen(
             command,
@@ -336,10 +343,12 @@ def open_keck(
     limits: Limits | None = None,
     seed: int | None = None,
     profile: str = "paper",
+    policy: str = "strict",
+    baseline: str = "eager",
 ) -> LocalKeck:
     """Keck for a device; the arguments are those of `LocalKeck`.
 
     Raises:
-        UsageError: for a device that it cannot judge on.
+        UsageError: for a device that it cannot judge on, or terms that there are not.
     """
-    return LocalKeck(workers, limits, seed, device=device, profile=profile)
+    return LocalKeck(workers, limits, seed, device=device, profile=profile, policy=policy, baseline=baseline)

@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from kernelzero.keck.values import tensors
 from kernelzero.keck.words import words
 
 BANDWIDTH_BYTES_S = 4.3e12
@@ -91,16 +92,3 @@ def _matrix_ops(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: A
 
     formula = flop_registry.get(func._overloadpacket)
     return float(formula(*args, **kwargs, out_val=out)) if formula else 0.0
-
-
-def tensors(value: Any) -> list[Any]:
-    """All tensors of a nested structure, in order."""
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, list | tuple):
-        return [t for item in value for t in tensors(item)]
-    if isinstance(value, dict):
-        return [t for item in value.values() for t in tensors(item)]
-    return []

@@ -1,6 +1,7 @@
 """CUDA C++ inside a candidate: found by the syntax tree, checked on tokens, compiled where nvcc exists.
 
-A CPU can say that a CUDA candidate breaks a rule or does not compile; everything else is "unsupported" here.
+A CPU can say that a CUDA candidate breaks a rule or does not compile; everything else is "unsupported" here. Sources
+of NVRTC and CuPy are device code alone: torch's headers are no part of them.
 Not covered: running it, and sources that are put together at run time (they are unsupported as well).
 """
 
@@ -24,6 +25,10 @@ _TOKEN = re.compile(
 _LIBRARIES = ("cublas", "cudnn", "cusparse", "cutlass", "cufft", "cusolver")
 _SYSTEM = words("system popen fork execve execvp dlopen dlsym pthread_create ptrace socket")
 _TIMEOUT_S = 240
+_EXTENSIONS = words("load_inline load")
+_BARE = words("_compile_kernel RawKernel RawModule")
+"""What takes device code alone, in its first argument or one of these."""
+_BARE_KEYWORDS = words("kernel_source code")
 
 
 def check(source: str) -> None:
@@ -35,8 +40,9 @@ def check(source: str) -> None:
         check_tokens(text)
     if shutil.which("nvcc") is None:
         raise RuleBroken("CUDA candidates need a GPU; nvcc is not installed here", status=Status.UNSUPPORTED)
+    bare = bare_strings(source)
     for text in sources:
-        error = compile_error(text)
+        error = compile_error(text, device_only=text in bare)
         if error:
             raise RuleBroken(error, status=Status.COMPILE_ERROR)
     raise RuleBroken("the CUDA source compiles; running it needs a GPU", status=Status.UNSUPPORTED)
@@ -49,6 +55,28 @@ def cuda_strings(source: str) -> list[str]:
         for node in ast.walk(ast.parse(source))
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and "__global__" in tokens(node.value)
     ]
+
+
+def bare_strings(source: str) -> set[str]:
+    """Those that are compiled as device code alone: all of them where no extension is built at all."""
+    tree = ast.parse(source)
+    calls = [(_last_name(node.func), node) for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    bare = [node for name, node in calls if name in _BARE]
+    if bare and not any(name in _EXTENSIONS for name, _ in calls):
+        return set(cuda_strings(source))
+    values = [
+        *(n.args[0] for n in bare if n.args),
+        *(k.value for n in bare for k in n.keywords if k.arg in _BARE_KEYWORDS),
+    ]
+    named = {v.id for v in values if isinstance(v, ast.Name)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id in named for t in node.targets):
+            values.append(node.value)
+    return {v.value for v in values if isinstance(v, ast.Constant) and isinstance(v.value, str)}
+
+
+def _last_name(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
 def tokens(text: str) -> list[str]:
@@ -86,17 +114,19 @@ def is_compute(name: str) -> bool:
     return not all(is_view(getattr(packet, overload)) for overload in packet.overloads())
 
 
-def compile_error(text: str) -> str | None:
+def compile_error(text: str, device_only: bool = False) -> str | None:
     """nvcc's first error on one source, None where it compiles."""
     from torch.utils.cpp_extension import include_paths
 
-    if "torch/extension.h" not in text:
+    if not device_only and "torch/extension.h" not in text:
         text = "#include <torch/extension.h>\n" + text
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "candidate.cu"
         path.write_text(text, encoding="utf-8")
-        command = ["nvcc", "-std=c++20", "-arch=sm_90", "-ptx", str(path), "-o", f"{folder}/out.ptx"]
-        command += [f"-I{p}" for p in include_paths()] + _python_include()
+        command = ["nvcc", f"-std=c++{17 if device_only else 20}", "-arch=sm_90", "-ptx", str(path)]
+        command += ["-o", f"{folder}/out.ptx"]
+        if not device_only:
+            command += [f"-I{p}" for p in include_paths()] + _python_include()
         try:
             result = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, cwd=folder)
         except subprocess.TimeoutExpired:

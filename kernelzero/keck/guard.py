@@ -30,6 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernelzero.keck import cost, produced, wire
 from kernelzero.keck.ledger import ACTIVE, Violation
+from kernelzero.keck.values import tensors
 from kernelzero.keck.words import words
 
 ALLOCATIONS = words(
@@ -75,6 +76,8 @@ class OperatorGuard(TorchDispatchMode):
                 _check_scalar_read(args[0])
             return func(*args, **kwargs)
         if namespace != "aten" or name not in ALLOCATIONS | COPIES:
+            if ACTIVE.hybrid and namespace == "aten":
+                return _computed(func, args, kwargs)
             raise ACTIVE.violate(f"PyTorch computes inside forward: {namespace}::{name}")
         if name in COPIES:
             _check_narrowing(func, args, kwargs)
@@ -82,6 +85,25 @@ class OperatorGuard(TorchDispatchMode):
         out = func(*args, **kwargs)
         _account(func, name, args, kwargs, out)
         return out
+
+
+def _computed(func: Any, args: Any, kwargs: Any) -> Any:
+    """A computation of PyTorch's, where the policy allows it; what it makes of a kernel's output is the kernel's."""
+    out = func(*args, **kwargs)
+    cost.count_operator(ACTIVE.meter, func, args, kwargs, out)
+    if any(produced.is_produced(t) for t in tensors((args, tuple(kwargs.values())))):
+        for tensor in tensors(out):
+            produced.mark(tensor)
+    _KEEP_ALIVE.append(out)
+    return out
+
+
+def blank(given: list[torch.Tensor]) -> None:
+    """Zeros in those of a kernel's tensors that were made in this call; the inputs and the weights stay."""
+    made = {t.untyped_storage().data_ptr() for t in tensors(tuple(_KEEP_ALIVE))}
+    for tensor in given:
+        if tensor.untyped_storage().data_ptr() in made:
+            tensor.untyped_storage().fill_(0)  # type: ignore[attr-defined]
 
 
 def _check_scalar_read(tensor: torch.Tensor) -> None:
@@ -129,7 +151,9 @@ _KEEP_ALIVE: list[Any] = []
 def _poison(tensor: torch.Tensor) -> None:
     """Fill uninitialised memory with a value that no answer has, so that stale memory cannot pass."""
     storage = tensor.untyped_storage()
-    if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
+    if ACTIVE.blank:
+        storage.fill_(0)  # type: ignore[attr-defined]
+    elif tensor.dtype.is_floating_point or tensor.dtype.is_complex:
         torch.as_strided(tensor, (storage.nbytes() // tensor.element_size(),), (1,), 0).fill_(float("nan"))
     else:
         storage.fill_(_POISON_INT if tensor.dtype is not torch.bool else 1)  # type: ignore[attr-defined]
@@ -196,6 +220,8 @@ class GpuHostGuard(TorchFunctionMode):
             raise ACTIVE.violate(f"a window on a tensor's memory is opened: {func.__name__}")
         if ACTIVE.in_forward and func is _T.__repr__:
             return f"tensor(<{tuple(args[0].shape)}, {args[0].dtype}>)"
+        if ACTIVE.in_forward and func is _T.data_ptr:
+            ACTIVE.addresses.append(args[0])
         return func(*args, **(kwargs or {}))
 
 
@@ -258,13 +284,20 @@ _DENIED_EVENTS = (
     "sys.addaudithook", "pickle.find_class",
 )  # fmt: skip
 _FROM_CANDIDATE = ("exec", "compile", "sys._getframe", "object.__setattr__", "object.__delattr__", "marshal.loads")
+_WRITING_EVENTS = (
+    "os.remove", "os.rename", "os.rmdir", "os.chmod", "os.chown", "os.link", "os.symlink", "os.truncate", "os.mkdir",
+    "shutil.",
+)  # fmt: skip
 _armed = False
+_compiling = False
 
 
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:
     if not _armed:
         return
-    if event == "open":
+    if _compiling:
+        _audit_compiler(event, arguments)
+    elif event == "open":
         _check_open(*arguments[:3])
     elif (event.startswith(_DENIED_EVENTS) and not _inside_folder(event, arguments)) or (
         event in _FROM_CANDIDATE and _called_from(_folder)
@@ -273,6 +306,17 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 _folder = "/nonexistent"
+
+
+def _audit_compiler(event: str, arguments: tuple[Any, ...]) -> None:
+    """torch.compile loads and reflects at will; it writes nowhere but in its own folder."""
+    paths = [arguments[0]] if event == "open" and _writes(arguments[2]) else []
+    if event.startswith(_WRITING_EVENTS):
+        paths = [a for a in arguments if isinstance(a, str | bytes)]
+    for path in paths:
+        text = os.path.realpath(os.fsdecode(path)) if isinstance(path, str | bytes) else _folder
+        if not text.startswith(_folder) and text != os.devnull:
+            raise ACTIVE.violate(f"the reference writes a file that is not its own: {os.path.basename(text)}")
 
 
 def _inside_folder(event: str, arguments: tuple[Any, ...]) -> bool:
@@ -301,12 +345,15 @@ def _check_open(path: Any, mode: Any, flags: Any) -> None:
     if isinstance(path, int):
         return
     text = os.path.realpath(os.fsdecode(path))
-    writes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
     # Kernels are read from the module's file, more than once.
-    if writes and (not text.startswith(_folder) or text.endswith(".py")) and text != os.devnull:
+    if _writes(flags) and (not text.startswith(_folder) or text.endswith(".py")) and text != os.devnull:
         raise ACTIVE.violate(f"the candidate writes a file that is not its own: {os.path.basename(text)}")
     if not text.startswith(_READABLE) and not text.startswith(_folder):
         raise ACTIVE.violate(f"the candidate reads a file: {os.path.basename(text)}")
+
+
+def _writes(flags: Any) -> bool:
+    return isinstance(flags, int) and bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
 
 
 _READABLE = (
@@ -335,9 +382,22 @@ def arm(folder: str) -> None:
         # Not every Python has an audit event for threads; a dispatch mode sees only its own.
         for module in (_thread, threading):
             for name in [n for n in vars(module) if n.lstrip("_").startswith("start_") and "thread" in n]:
+                _starters.append((module, name, getattr(module, name)))
                 setattr(module, name, _no_thread)
         sys.addaudithook(_audit)
         _armed = True
+
+
+_starters: list[tuple[Any, str, Any]] = []
+"""What starts threads, as it was before the hook was turned on."""
+
+
+def let_compile() -> None:
+    """For a reference that torch.compile is to compile: threads and reflection again; no candidate gets that."""
+    global _compiling
+    _compiling = True
+    for module, name, original in _starters:
+        setattr(module, name, original)
 
 
 # --- global state ----------------------------------------------------------------------------------------------------
@@ -410,6 +470,7 @@ def watched_forward(host: TorchFunctionMode) -> Iterator[None]:
     """The rules of `forward`: enter, run the candidate, leave. `host` is the watcher of what leaves for the host."""
     produced.forget()
     _KEEP_ALIVE.clear()
+    ACTIVE.addresses.clear()
     ACTIVE.in_forward, ACTIVE.scalars_read, ACTIVE.torch_kernels = True, 0, 0
     depth = _mode_depth()
     try:

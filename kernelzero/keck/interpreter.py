@@ -132,7 +132,8 @@ class KeckKernel(jit.JITFunction):
         grid = _normalise_grid(grid, bound, self.fn.__name__)
         with torch._C.DisableTorchFunction():
             key = _check_front_end(self, bound, options)
-        _interpret(self, bound, grid, key)
+        if not ACTIVE.blank:
+            _interpret(self, bound, grid, key)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """A call from inside another kernel."""

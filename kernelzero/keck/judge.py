@@ -8,8 +8,12 @@ can only turn a correct answer into a refusal.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import math
+import re
 import time
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,11 +22,15 @@ from kernelzero.keck.compare import difference, shape_difference
 from kernelzero.keck.limits import Limits
 from kernelzero.keck.machine import CpuMachine, Machine, Untimeable
 from kernelzero.keck.onboard import FORWARD_SEED, INIT_SEED, Case, Reference, TaskRefused, revive, take_on
+from kernelzero.keck.phases import Phases
+from kernelzero.keck.terms import Terms
 from kernelzero.keck.zygote import ChildHandle, Zygote
 from kernelzero.records import Backend, Candidate, Status, Task, Timing, Verdict
 
 CALLS = 20
 """Calls whose outputs are compared."""
+_CALL_S = 10.0
+_OUT_OF_MEMORY = re.compile(r"out of memory", re.IGNORECASE)
 _CACHED_TASKS = 64
 _CACHED_BYTES = 1 << 30
 _LIVING_REFERENCES = 1
@@ -43,6 +51,7 @@ class _Decision(Exception):
 class _Observed:
     """What was seen of a candidate so far."""
 
+    phases: Phases
     parameters: str | None = None
     kernels: tuple[str, ...] = ()
     launches: int = 0
@@ -51,6 +60,7 @@ class _Observed:
     criterion: str | None = None
     timing: Timing | None = None
     rung: str | None = None
+    own_share: float | None = None
     own: dict[str, str] = field(default_factory=dict)
     """Kernels of the candidate's extensions: the compiler's name → as a person would write it."""
 
@@ -64,8 +74,7 @@ class Judge:
     secret: int = 0
     """What the seeds of the inputs are derived from; no child ever gets it."""
     machine: Machine = field(default_factory=CpuMachine)
-    profile: str = "paper"
-    """Tolerances, one of client.PROFILES."""
+    terms: Terms = field(default_factory=Terms)
     text_rules: bool = True
     """Off only in tests, which ask whether what runs is enough to refuse an attack."""
     _tasks: OrderedDict[tuple[str, int, bool], Reference | TaskRefused] = field(default_factory=OrderedDict)
@@ -80,16 +89,24 @@ class Judge:
         """
         key = (source, self.secret, move_weights)
         if key not in self._tasks:
-            try:
-                self._tasks[key] = self._take_on(source, move_weights)
-            except TaskRefused as refusal:
-                self._tasks[key] = refusal
+            self._tasks[key] = self._taken_on(source, move_weights)
+            self._end_others(self._tasks[key])
             self._forget_oldest()
         self._tasks.move_to_end(key)
         found = self._tasks[key]
         if isinstance(found, TaskRefused):
             raise found
         return found
+
+    def _taken_on(self, source: str, move_weights: bool) -> Reference | TaskRefused:
+        for last in (False, True):
+            try:
+                return self._take_on(source, move_weights)
+            except TaskRefused as refusal:
+                if last or not (self.machine.on_gpu and _OUT_OF_MEMORY.search(refusal.reason)):
+                    return refusal
+                self.machine.wait_for_memory()
+        raise AssertionError("the second attempt decides")
 
     def _take_on(self, source: str, move_weights: bool) -> Reference:
         return take_on(
@@ -98,21 +115,27 @@ class Judge:
             self.limits,
             secret=self.secret,
             move_weights=move_weights,
-            keep_child=self.machine.on_gpu,
+            keep_child=self.machine.on_gpu and self.terms.baseline == "eager",
             share=self.machine.shared,
-            profile=self.profile,
+            profile=self.terms.profile,
+            cache_bytes=self.machine.cache_bytes,
         )
 
     def _living(self, source: str, reference: Reference) -> ChildHandle | None:
         """A child that has the reference loaded, made anew where it was given up."""
         if self.machine.on_gpu and (reference.child is None or reference.child.ended):
-            reference.child = revive(source, self.zygote, self.limits, reference)
-        others = [r for r in self._tasks.values() if isinstance(r, Reference) and r.child is not None]
-        for other in others[: max(0, len(others) - _LIVING_REFERENCES)]:
-            if other is not reference and other.child is not None:
+            compiled = self.terms.baseline == "torch.compile"
+            reference.child = revive(source, self.zygote, self.limits, reference, compiled=compiled)
+        self._end_others(reference)
+        return reference.child
+
+    def _end_others(self, kept: Reference | TaskRefused) -> None:
+        """On a GPU every living child has a context and memory; few tasks are asked about in turn."""
+        others = [r for r in self._tasks.values() if isinstance(r, Reference) and r.child is not None and r is not kept]
+        for other in others[: max(0, len(others) + 1 - _LIVING_REFERENCES)]:
+            if other.child is not None:
                 other.child.end()
                 other.child = None
-        return reference.child
 
     def _forget_oldest(self) -> None:
         def held() -> int:
@@ -150,23 +173,30 @@ class Judge:
             TaskRefused: when the reference itself cannot run; a degenerate task gives a "rejected" verdict.
         """
         started = time.monotonic()
-        seen = _Observed()
+        made, seen = self._decide(task, candidate, timed)
+        if self.machine.on_gpu and _OUT_OF_MEMORY.search(made.reason):
+            # It may have been a neighbour's doing: once more, with most of the memory free.
+            self.machine.wait_for_memory()
+            made, seen = self._decide(task, candidate, timed)
+        return self._verdict(task, candidate, made, seen, timed, time.monotonic() - started)
+
+    def _decide(self, task: Task, candidate: Candidate, timed: bool) -> tuple[_Decision, _Observed]:
+        seen = _Observed(Phases(lambda: self.machine.waited_s))
         try:
             if self.text_rules:
                 rules.check(candidate.source, candidate.backend)
             if candidate.backend is Backend.CUDA and not self.machine.on_gpu:
                 cuda_source.check(candidate.source)
             self._run(task, candidate, seen, timed)
-            decision = _Decision(Status.CORRECT, f"{seen.calls} calls agree with the reference")
         except rules.RuleBroken as broken:
-            decision = _Decision(broken.status, broken.reason)
+            return _Decision(broken.status, broken.reason), seen
         except TaskRefused as refusal:
             if refusal.kind != "degenerate":
                 raise
-            decision = _Decision(Status.REJECTED, refusal.reason)
+            return _Decision(Status.REJECTED, refusal.reason), seen
         except _Decision as made:
-            decision = made
-        return self._verdict(task, candidate, decision, seen, timed, time.monotonic() - started)
+            return made, seen
+        return _Decision(Status.CORRECT, f"{seen.calls} calls agree with the reference"), seen
 
     def _verdict(
         self, task: Task, candidate: Candidate, made: _Decision, seen: _Observed, timed: bool, seconds: float
@@ -180,35 +210,45 @@ class Judge:
             timed=timed,
             parameters=seen.parameters,
             criterion=seen.criterion,
-            profile=self.profile,
+            profile=self.terms.profile,
+            policy=self.terms.policy,
             calls=seen.calls,
             kernels=seen.kernels,
             launches=seen.launches,
             rung=seen.rung,
+            own_share=seen.own_share,
             judged_s=round(seconds, 4),
+            phases=seen.phases.to_json(),
         )
 
     def _run(self, task: Task, candidate: Candidate, seen: _Observed, timed: bool) -> None:
-        reference = self.reference(task.source)
-        deadline = time.monotonic() + self.limits.timeout_s
-        child = self.zygote.spawn(self.limits.memory_bytes, self.limits.cpu_s, broker=self.machine.on_gpu)
+        with seen.phases("reference"):
+            reference = self.reference(task.source)
+        with seen.phases("start"):
+            child = self.zygote.spawn(self.limits.memory_bytes, self.limits.cpu_s, broker=self.machine.on_gpu)
         try:
-            run = _Run(child, deadline, seen, self.machine)
-            run.load(candidate.source, reference)
+            run = _Run(child, self.limits.timeout_s, seen, self.machine, hybrid=self.terms.policy == "hybrid")
+            with seen.phases("load"):
+                run.load(candidate.source, reference)
             if seen.parameters == "same_seed" and reference.weights_moved:
                 # Its weights cannot be set, so it is held to the reference as constructed under the same seed.
                 reference = self.reference(task.source, move_weights=False)
             run.calls(reference)
+            if self.terms.policy == "hybrid":
+                run.require_kernels_that_matter(reference)
             if timed:
-                seen.timing = self._time(task, reference, child, seen)
+                with seen.phases("timing"):
+                    seen.timing = self._time(task, reference, child, seen)
         finally:
             child.end()
 
     def _time(self, task: Task, reference: Reference, child: ChildHandle, seen: _Observed) -> Timing:
         try:
-            return self.machine.time(
-                reference, self._living(task.source, reference), child, seen.work_ms, frozenset(seen.own)
-            )
+            living = self._living(task.source, reference)
+            own = frozenset(seen.own)
+            hybrid = self.terms.policy == "hybrid"
+            timing = self.machine.time(reference, living, child, seen.work_ms, own, hybrid)
+            return dataclasses.replace(timing, baseline=self.terms.baseline)
         except Untimeable as fault:
             raise _Decision(Status(fault.kind), fault.reason) from None
 
@@ -216,8 +256,11 @@ class Judge:
 class _Run:
     """One candidate in its child."""
 
-    def __init__(self, child: ChildHandle, deadline: float, seen: _Observed, machine: Machine) -> None:
-        self.child, self.deadline, self.seen, self.machine = child, deadline, seen, machine
+    def __init__(
+        self, child: ChildHandle, timeout_s: float, seen: _Observed, machine: Machine, hybrid: bool = False
+    ) -> None:
+        self.child, self.seen, self.machine, self.hybrid = child, seen, machine, hybrid
+        self.deadline = time.monotonic() + timeout_s
         self.full_precision = False
         """Whether the task is float32 or wider throughout."""
 
@@ -231,6 +274,7 @@ class _Run:
             "seed": INIT_SEED,
             "tree": tree,
             "full_precision": reference.full_precision,
+            "hybrid": self.hybrid,
         }
         self.full_precision = reference.full_precision
         reply, _ = self._ask(message, buffers)
@@ -244,12 +288,23 @@ class _Run:
             check = number in (0, len(plan) - 1)
             message = {"op": "call", "tree": case.tree, "seed": FORWARD_SEED, "in_place": in_place, "check": check}
             message["trace"] = number == _TRACED_CALL
-            # The first call compiles: seconds in which nobody should wait for the GPU.
-            with self.machine.shared() if number else contextlib.nullcontext():
+            with self.seen.phases("calls" if number else "first_call"), self._share(first=number == 0):
                 self._call(message, case, reference)
 
+    @contextlib.contextmanager
+    def _share(self, first: bool) -> Iterator[None]:
+        """The GPU beside others; waiting for it is not the candidate's time."""
+        if first:
+            yield  # it compiles: seconds in which nobody should wait for the GPU
+            return
+        waited = self.machine.waited_s
+        with self.machine.shared():
+            self.deadline += self.machine.waited_s - waited
+            yield
+
     def _call(self, message: dict[str, Any], case: Case, reference: Reference) -> None:
-        facts, out = self._ask(message, case.buffers, max_payload=2 * _expected_bytes(case) + (1 << 20))
+        limit = 2 * _expected_bytes(case) + (1 << 20)
+        facts, out = self._ask(message, case.buffers, limit, self._call_limit_s())
         try:
             self._check_facts(facts, case)
             if message["trace"] and self.machine.on_gpu:
@@ -260,21 +315,53 @@ class _Run:
             raise _Decision(Status.REJECTED, f"the answer is malformed: {type(error).__name__}") from None
 
     def _check_kernels(self, facts: dict[str, Any]) -> None:
-        from kernelzero.keck.gpu.provenance import foreign_kernel
+        from kernelzero.keck.gpu.provenance import foreign_kernel, share_of
 
         own = self.seen.own.keys() | set(map(str, facts["own_names"]))
-        reason = foreign_kernel(facts["ran"], own, 2 * int(facts["torch_kernels"]))
+        reason = foreign_kernel(facts["ran"], own, 2 * int(facts["torch_kernels"]), libraries=self.hybrid)
         if reason:
             raise _Decision(Status.REJECTED, reason)
-        ran = [self.seen.own[name] for name, _ in facts["ran"] if name in self.seen.own]
+        self.seen.own_share = share_of(facts["ran"], own)
+        ran = [self.seen.own[name] for name, *_ in facts["ran"] if name in self.seen.own]
         self.seen.kernels = tuple(dict.fromkeys((*self.seen.kernels, *ran)))
         self.seen.launches = max(self.seen.launches, len(facts["ran"]))
 
-    def _ask(
-        self, message: dict[str, Any], buffers: list[Any], max_payload: int = wire.MAX_PAYLOAD_BYTES
-    ) -> tuple[dict[str, Any], list[Any]]:
+    def require_kernels_that_matter(self, reference: Reference) -> None:
+        """One more call, in which the candidate's kernels leave zeros: the output has to be another one."""
+        case = reference.cases[0]
+        message = {"op": "call", "tree": case.tree, "seed": FORWARD_SEED, "check": False, "blank": True}
         try:
-            reply, out = self.child.ask(message, buffers, deadline=self.deadline, max_payload=max_payload)
+            with self._share(first=False):
+                facts, out = self._ask(message, case.buffers, 2 * _expected_bytes(case) + (1 << 20))
+            same = shape_difference(facts["tree"], case.expected) is None
+            same = same and difference(wire.decode(facts["tree"], out), case.expected, case.criterion) is None
+        except _Decision as failed:
+            if failed.status is not Status.RUNTIME_ERROR:
+                raise
+            return  # without its kernels it does not even run
+        except (KeyError, TypeError, ValueError, wire.WireError) as error:
+            raise _Decision(Status.REJECTED, f"the answer is malformed: {type(error).__name__}") from None
+        if same:
+            raise _Decision(Status.REJECTED, "the kernels do not matter: the output is the same without them")
+
+    def _call_limit_s(self) -> float:
+        """On a GPU an endless kernel takes a share of everybody's time, so what has nothing to compile has to be short.
+
+        A call of a candidate that was built or called before gets this many seconds, of the time for all its calls.
+        """
+        compiles = self.seen.calls == 0 and self.seen.rung is None
+        return _CALL_S if self.machine.on_gpu and not compiles else math.inf
+
+    def _ask(
+        self,
+        message: dict[str, Any],
+        buffers: list[Any],
+        max_payload: int = wire.MAX_PAYLOAD_BYTES,
+        limit_s: float = math.inf,
+    ) -> tuple[dict[str, Any], list[Any]]:
+        deadline = min(self.deadline, time.monotonic() + limit_s)
+        try:
+            reply, out = self.child.ask(message, buffers, deadline=deadline, max_payload=max_payload)
             while "build" in reply:
                 answer = self._build(reply["build"])
                 reply, out = self.child.ask({"built": answer}, deadline=self.deadline, max_payload=max_payload)
@@ -295,7 +382,8 @@ class _Run:
 
         started = time.monotonic()
         try:
-            made = self.machine.builder.build(BuildSpec.from_json(request))
+            with self.seen.phases("build"):
+                made = self.machine.builder.build(BuildSpec.from_json(request))
         except (KeyError, TypeError, ValueError, AttributeError):
             raise _Decision(Status.REJECTED, "the answer is malformed") from None
         self.deadline += time.monotonic() - started

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from kernelzero.keck.cost import Meter
 
@@ -42,10 +43,18 @@ class Ledger:
     """Values that the host read out of small tensors in this call."""
     kernel_launches: int = 0
     """Launches of the candidate's own kernels in this call."""
+    hybrid: bool = False
+    """Whether PyTorch may compute beside the candidate's kernels."""
+    blank: bool = False
+    """Whether kernels leave zeros in this call, to see whether they matter."""
     candidate: bool = False
     """Whether this process runs a candidate and not a reference."""
     own_names: set[str] = field(default_factory=set)
     """On a GPU: what the compiler called the kernels that the candidate launched."""
+    addresses: list[Any] = field(default_factory=list)
+    """Tensors whose address the host asked for in this call: device code that is launched bare is given numbers."""
+    capturing: list[Any] | None = None
+    """Tensors given to kernels while a CUDA graph is captured; None where none is."""
     torch_kernels: int = 0
     """On a GPU: allowed operators and fills of this call, each of which may launch a kernel of PyTorch's."""
 

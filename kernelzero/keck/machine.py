@@ -20,6 +20,10 @@ class Machine(Protocol):
     device: str
     """What verdicts call it."""
     on_gpu: bool
+    cache_bytes: int
+    """Size of its L2 cache; 0 where times are modelled."""
+    waited_s: float
+    """Seconds that were spent waiting for others, of all work so far."""
 
     @property
     def builder(self) -> Any:
@@ -34,6 +38,10 @@ class Machine(Protocol):
         """Context in which outputs are computed beside other judges' work."""
         ...
 
+    def wait_for_memory(self) -> None:
+        """Return when there is room again after somebody took too much."""
+        ...
+
     def time(
         self,
         reference: Reference,
@@ -41,6 +49,7 @@ class Machine(Protocol):
         at_candidate: ChildHandle,
         work_ms: float,
         own: frozenset[str] | None = frozenset(),
+        libraries: bool = False,
     ) -> Timing:
         """Times of reference and candidate.
 
@@ -51,6 +60,7 @@ class Machine(Protocol):
             work_ms: the candidate's modelled milliseconds, on a CPU.
             own: names of the candidate's kernels that its compiler told the judge; None: any kernel may run, where a
                 reference is timed for a test.
+            libraries: whether kernels of PyTorch and its libraries may run beside them.
 
         Raises:
             Untimeable: the candidate cannot be timed honestly.
@@ -71,6 +81,8 @@ class CpuMachine:
 
     device = CPU_DEVICE
     on_gpu = False
+    cache_bytes = 0
+    waited_s = 0.0
     builder = None
 
     def connect(self, sock: socket.socket) -> wire.Channel:
@@ -82,6 +94,9 @@ class CpuMachine:
         """Judges do not disturb one another here."""
         yield
 
+    def wait_for_memory(self) -> None:
+        """Each child has its own limit here."""
+
     def time(
         self,
         reference: Reference,
@@ -89,6 +104,7 @@ class CpuMachine:
         at_candidate: ChildHandle,
         work_ms: float,
         own: frozenset[str] | None = frozenset(),
+        libraries: bool = False,
     ) -> Timing:
         """The ratio of the modelled times; there is no interval."""
         ratio = reference.work_ms / work_ms

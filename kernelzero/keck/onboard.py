@@ -24,8 +24,9 @@ import torch
 
 from kernelzero.keck import wire
 from kernelzero.keck.compare import ABSOLUTE, KERNELBENCH, SCALED, Criterion, difference, scale_of
-from kernelzero.keck.cost import tensors
+from kernelzero.keck.floor import needed_bytes
 from kernelzero.keck.limits import Limits
+from kernelzero.keck.values import map_tensors, tensors
 from kernelzero.keck.zygote import ChildHandle, Zygote
 
 SEEDS = 8
@@ -41,6 +42,8 @@ def input_seed(secret: int, source: str, index: int) -> int:
 STRESS_FACTORS = (100.0, 10.0)
 _QUICK_MS = 0.005
 """Modelled milliseconds, launches aside, above which a CPU takes too long for all the inputs beyond the usual."""
+_COMPILE_S = 120.0
+"""Seconds that torch.compile may take with one reference."""
 INIT_SEED = 20_260_329
 """Seed before a model is built, the same for reference and candidate."""
 FORWARD_SEED = 7
@@ -92,6 +95,8 @@ class Reference:
     """Operators that draw from the generator inside `forward`."""
     null: str = ""
     """The answer without computing that passes for all draws; only inputs that `get_inputs` does not give refute it."""
+    needed_bytes: int = 0
+    """On a GPU: bytes that a call has to move (floor.py)."""
     seconds: float = 0.0
     child: ChildHandle | None = None
     """A child that still has it loaded, where one was to be kept: on a GPU it is timed beside candidates."""
@@ -111,6 +116,7 @@ def take_on(
     keep_child: bool = False,
     share: Share = contextlib.nullcontext,
     profile: str = "paper",
+    cache_bytes: int = 0,
 ) -> Reference:
     """Run a reference in a child of its own and collect its answers.
 
@@ -119,8 +125,9 @@ def take_on(
         move_weights: whether constant weights are changed.
         keep_child: leave the child alive and hand it over.
         share: context in which it computes.
-        profile: tolerances, one of client.PROFILES. KernelBench's go with its inputs: none but what `get_inputs` gives,
+        profile: tolerances, one of terms.PROFILES. KernelBench's go with its inputs: none but what `get_inputs` gives,
             and no task is degenerate.
+        cache_bytes: size of the GPU's L2 cache; 0 where times are not measured.
 
     Raises:
         TaskRefused: when it does not run, is not finite or deterministic, or is degenerate.
@@ -129,7 +136,7 @@ def take_on(
     child = zygote.spawn(limits.memory_bytes, limits.cpu_s)
     try:
         ask = Asker(child, started + limits.timeout_s, share)
-        reference = _collect(ask, source, limits, secret, move_weights, profile)
+        reference = _collect(ask, source, limits, secret, move_weights, profile, cache_bytes)
         reference.child = child if keep_child else None
     finally:
         if not (keep_child and sys.exc_info()[0] is None):
@@ -138,18 +145,21 @@ def take_on(
     return reference
 
 
-def revive(source: str, zygote: Zygote, limits: Limits, reference: Reference) -> ChildHandle:
-    """A new child with a reference that was taken on before: loaded, with its weights.
+def revive(source: str, zygote: Zygote, limits: Limits, reference: Reference, *, compiled: bool = False) -> ChildHandle:
+    """A new child with a reference that was taken on before: loaded, with its weights, `compiled` by torch.compile.
 
     Raises:
         TaskRefused: it does not run this time.
     """
-    child = zygote.spawn(limits.memory_bytes, limits.cpu_s)
-    ask = Asker(child, time.monotonic() + limits.timeout_s)
+    cpu_s = limits.cpu_s + (int(_COMPILE_S) if compiled else 0)
+    child = zygote.spawn(limits.memory_bytes, cpu_s, broker=compiled)
+    ask = Asker(child, time.monotonic() + limits.timeout_s + (_COMPILE_S if compiled else 0.0))
     try:
         ask({"op": "load", "entry": "Model", "source": source, "seed": INIT_SEED})
         tree, buffers = wire.encode(reference.state)
         ask({"op": "set_state", "tree": tree}, buffers)
+        if compiled:
+            ask({"op": "compile", "tree": reference.cases[0].tree}, reference.cases[0].buffers)
     except TaskRefused:
         child.end()
         raise
@@ -184,7 +194,9 @@ class Asker:
         return reply, out
 
 
-def _collect(ask: Asker, source: str, limits: Limits, secret: int, move_weights: bool, profile: str) -> Reference:
+def _collect(
+    ask: Asker, source: str, limits: Limits, secret: int, move_weights: bool, profile: str, cache_bytes: int
+) -> Reference:
     reply, buffers = ask({"op": "load", "entry": "Model", "source": source, "seed": INIT_SEED})
     built = wire.decode(reply["tree"], buffers)
     state, moved = _moved(built["state"]) if move_weights else (built["state"], False)
@@ -200,13 +212,14 @@ def _collect(ask: Asker, source: str, limits: Limits, secret: int, move_weights:
     cases = [dataclasses.replace(case, criterion=criterion) for case in cases]
     quick = wire.on_gpu() or facts["work_ms"] - facts["launch_ms"] <= _QUICK_MS
     stress = list(_stress_cases(ask, cases, seeds[0], quick)) if profile == "paper" else []
+    near = list(_nearly_the_same(ask, cases, seeds[0])) if profile == "paper" else []
     if null and _constant_beyond(cases, stress):
         raise TaskRefused("degenerate", f"the task is degenerate: {null} passes as an answer")
     values = [wire.decode(first.tree, wire.copies(first.buffers)), first.expected, list(state.values())]
     return Reference(
         init=built["init"],
         state=state,
-        cases=cases + stress,
+        cases=[cases[0], *near, *cases[1:], *stress],
         criterion=criterion,
         work_ms=facts["work_ms"],
         launch_ms=facts["launch_ms"],
@@ -215,6 +228,7 @@ def _collect(ask: Asker, source: str, limits: Limits, secret: int, move_weights:
         weights_moved=moved,
         random=facts["random"],
         null=null,
+        needed_bytes=needed_bytes(ask, first, seeds[0], cache_bytes) if cache_bytes else 0,
     )
 
 
@@ -304,6 +318,34 @@ def _stress_cases(ask: Asker, cases: list[Case], seed: int, quick: bool) -> Iter
             yield case
 
 
+def _nearly_the_same(ask: Asker, cases: list[Case], seed: int) -> Iterator[Case]:
+    """The first draw with an eighth of each tensor from another one, asked right after it.
+
+    Whoever recognises inputs by some of their values, and answers with an old result, is wrong here.
+    """
+    base, other = (wire.decode(case.tree, wire.copies(case.buffers)) for case in cases[:2])
+    tree, buffers = wire.encode([_partly(a, b, seed) for a, b in zip(base, other, strict=True)])
+    try:
+        case, _ = answer(ask, tree, buffers, cases[0].criterion, "inputs redrawn in part")
+    except TaskRefused as refusal:
+        if refusal.kind == "runs" and not ask.child.ended:
+            return
+        raise
+    if _is_telling(case, cases[0]):
+        yield case
+
+
+def _partly(value: Any, other: Any, seed: int) -> Any:
+    """Integers stay: mixed with others they may break what holds among them (an order, a permutation)."""
+    if not (isinstance(value, torch.Tensor) and value.dtype.is_floating_point and value.shape == other.shape):
+        return value
+    part = max(1, value.numel() // 8)
+    start = seed % max(1, value.numel() - part)
+    mixed = value.flatten().clone()
+    mixed[start : start + part] = other.flatten()[start : start + part]
+    return _change(value, lambda t: mixed.view(t.shape))
+
+
 def _ascending(value: torch.Tensor) -> torch.Tensor:
     return value.flatten().sort().values.view(value.shape)
 
@@ -376,7 +418,7 @@ def choose_criterion(cases: list[Case]) -> tuple[Criterion, str]:
 
 def _constant_beyond(cases: list[Case], stress: list[Case]) -> bool:
     """Whether zeros or the answer to a draw pass for the inputs that no draw gives, too."""
-    zeros = [_map(case.expected, torch.zeros_like) for case in stress]
+    zeros = [map_tensors(case.expected, torch.zeros_like) for case in stress]
     replay = [cases[0].expected] * len(stress)
     return any(_passes(answers, stress, SCALED) for answers in (zeros, replay))
 
@@ -391,10 +433,10 @@ def choose_or_none(cases: list[Case]) -> Criterion | None:
 
 def null_candidates(cases: list[Case]) -> dict[str, list[Any]]:
     """Answers made without computing: name → one answer per case."""
-    nulls: dict[str, list[Any]] = {"zeros": [_map(c.expected, torch.zeros_like) for c in cases]}
+    nulls: dict[str, list[Any]] = {"zeros": [map_tensors(c.expected, torch.zeros_like) for c in cases]}
     single = all(t.numel() <= 1 for t in tensors(cases[0].expected))
     if not single:
-        nulls["the mean"] = [_map(c.expected, _constant_mean) for c in cases]
+        nulls["the mean"] = [map_tensors(c.expected, _constant_mean) for c in cases]
     if len(cases) > 1:
         nulls["the answer to other inputs"] = [cases[i - 1].expected for i in range(len(cases))]
     first = [next(iter(tensors(wire.decode(c.tree, wire.copies(c.buffers)))), None) for c in cases]
@@ -408,16 +450,6 @@ def _constant_mean(value: torch.Tensor) -> torch.Tensor:
         return value.flatten()[0].expand(value.shape) if value.numel() else value
     finite = value[torch.isfinite(value)]
     return torch.full_like(value, float(finite.double().mean()) if finite.numel() else 0.0)
-
-
-def _map(value: Any, function: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return function(value)
-    if isinstance(value, list | tuple):
-        return [_map(item, function) for item in value]
-    if isinstance(value, dict):
-        return {key: _map(item, function) for key, item in value.items()}
-    return value
 
 
 def _passes(answers: list[Any], cases: list[Case], criterion: Criterion) -> bool:

@@ -26,7 +26,10 @@ _NARROW = {
     "types": {"SimpleNamespace"},
     "time": {"time", "perf_counter", "perf_counter_ns", "monotonic"},
     "copy": {"copy", "deepcopy"},
+    "cupy": words("RawKernel RawModule asarray from_dlpack ndarray cuda int32 int64 uint32 float32 float64 bool_"),
 }
+_PRIVATE = {"torch.cuda._compile_kernel"}
+"""Private names that host code may use all the same."""
 _FORBIDDEN_MODULES = (
     "torch.utils._python_dispatch", "torch.overrides", "torch.library", "torch.fx", "torch.jit",
     "torch.multiprocessing", "torch.distributed", "torch.hub", "torch.package", "torch.serialization",
@@ -169,7 +172,7 @@ def _import_reasons(dotted: str, level: int = 0) -> Iterator[str]:
     parts = dotted.split(".")
     if level or parts[0] not in _IMPORTS:
         yield f"import of {dotted.strip('.')}: a kernel does not need it"
-    elif any(part.startswith("_") and not part.startswith("__") for part in parts):
+    elif _is_private(parts):
         yield f"import of {dotted}, which is private"
     elif _is_forbidden(dotted) or any(part in _ATTRIBUTES for part in parts[1:]):
         yield f"import of {dotted} is not allowed"
@@ -189,10 +192,16 @@ def _attribute_reasons(node: ast.Attribute, modules: dict[str, str]) -> Iterator
 
 def _origin_reasons(origin: str) -> Iterator[str]:
     parts = origin.split(".")
-    if any(part.startswith("_") and not part.startswith("__") for part in parts[1:]):
+    if _is_private(parts):
         yield f"use of {origin}, which is private"
     elif origin in _CALLS or _is_forbidden(origin):
         yield f"use of {origin} is not allowed"
+
+
+def _is_private(parts: list[str]) -> bool:
+    """Whether a dotted name has a private part; what is allowed all the same may have no further part."""
+    private = any(part.startswith("_") and not part.startswith("__") for part in parts[1:])
+    return private and ".".join(parts) not in _PRIVATE
 
 
 def _is_forbidden(dotted: str) -> bool:

@@ -61,8 +61,8 @@ class Runtime(Protocol):
         """Begin to record which kernels run."""
         ...
 
-    def stop_trace(self) -> list[tuple[str, int]]:
-        """(name, stream) of the kernels that ran since."""
+    def stop_trace(self) -> list[tuple[str, int, int]]:
+        """(name, stream, nanoseconds) of the kernels that ran since."""
         ...
 
     def undo(self) -> None:
@@ -122,7 +122,7 @@ class CpuRuntime:
     def start_trace(self) -> None:
         """The interpreter sees every kernel anyway."""
 
-    def stop_trace(self) -> list[tuple[str, int]]:
+    def stop_trace(self) -> list[tuple[str, int, int]]:
         """Nothing beyond what the interpreter saw."""
         return []
 

@@ -16,7 +16,6 @@ import shutil
 import signal
 import socket
 import sys
-import tempfile
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from typing import Any
 
 from kernelzero.keck import sandbox, wire
 from kernelzero.keck.limits import Limits
+from kernelzero.keck.terms import Terms
 from kernelzero.records import Candidate, Task
 
 
@@ -37,7 +37,7 @@ def serve_judge(sock: socket.socket, options: Options, scratch: Path) -> None:
     zygote = Zygote(scratch)
     machine = open_machine(options.device)
     zygote.connect = machine.connect
-    judge = Judge(zygote, options.limits, machine=machine, profile=options.profile, text_rules=options.text_rules)
+    judge = Judge(zygote, options.limits, machine=machine, terms=options.terms, text_rules=options.text_rules)
     # After the zygote was forked, so that only the holder of the answers hides its memory.
     sandbox.hide_memory()
     channel = wire.Channel(sock)
@@ -54,7 +54,7 @@ class Options:
     device: str
     limits: Limits
     text_rules: bool
-    profile: str
+    terms: Terms
 
 
 def answer(judge: Any, message: dict[str, Any]) -> dict[str, Any]:
@@ -101,9 +101,10 @@ def main() -> None:
     """Fork one judge a socket; replace judges that die, telling their client; end when all clients hung up."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fds", required=True, help="comma-separated descriptors of connected sockets, one a judge")
+    parser.add_argument("--scratch", required=True, help="a folder of its own, which it removes in the end")
     parser.add_argument("--limits", required=True, help="JSON of Limits")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--profile", default="paper")
+    parser.add_argument("--terms", default="{}", help="JSON of Terms")
     parser.add_argument("--without-text-rules", action="store_true", help="for tests of the other layers only")
     arguments = parser.parse_args()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -112,10 +113,10 @@ def main() -> None:
     from kernelzero.keck.zygote import preload
 
     preload(arguments.device)
-    limits = Limits.from_json(json.loads(arguments.limits))
-    options = Options(arguments.device, limits, not arguments.without_text_rules, arguments.profile)
+    limits, terms = Limits.from_json(json.loads(arguments.limits)), Terms.from_json(json.loads(arguments.terms))
+    options = Options(arguments.device, limits, not arguments.without_text_rules, terms)
     sockets = [socket.socket(fileno=int(fd)) for fd in arguments.fds.split(",")]
-    scratch = Path(tempfile.mkdtemp(prefix="keck-"))
+    scratch = Path(arguments.scratch)
     try:
         _supervise(sockets, options, scratch)
     finally:

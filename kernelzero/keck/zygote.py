@@ -18,7 +18,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from kernelzero.errors import InfrastructureError
 from kernelzero.keck import sandbox, wire
+
+_START_S = 60.0
+_PAUSES = (0.5, 2.0, 5.0, 10.0)
+"""Seconds before each further attempt to start a child."""
 
 
 def serve(sock: socket.socket, scratch: Path) -> None:
@@ -146,7 +151,17 @@ class Zygote:
             memory_bytes: what it may take beyond what it starts with.
             cpu_s: processor seconds it may use.
             broker: whether it gets one to run Triton's compilers for it.
+
+        Raises:
+            InfrastructureError: it cannot be started, not even after a while: on a GPU others may take all memory.
         """
+        for pause in _PAUSES:
+            with contextlib.suppress(InfrastructureError):
+                return self._spawn_ready(memory_bytes, cpu_s, broker)
+            time.sleep(pause)
+        return self._spawn_ready(memory_bytes, cpu_s, broker)
+
+    def _spawn(self, memory_bytes: int, cpu_s: int, broker: bool) -> ChildHandle:
         self._count += 1
         folder = self.scratch / f"child-{self._count}"
         folder.mkdir(parents=True)
@@ -157,6 +172,15 @@ class Zygote:
         theirs.close()
         reply, _ = self._channel.receive(time.monotonic() + 30)
         return ChildHandle(self, reply["pid"], self.connect(mine), folder)
+
+    def _spawn_ready(self, memory_bytes: int, cpu_s: int, broker: bool) -> ChildHandle:
+        child = self._spawn(memory_bytes, cpu_s, broker)
+        try:
+            child.channel.receive(time.monotonic() + _START_S)
+        except (wire.PeerGone, wire.DeadlinePassed, wire.WireError):
+            child.end()
+            raise InfrastructureError(f"a child could not be started ({child.how_it_ended()})") from None
+        return child
 
     def end(self, pid: int) -> int | None:
         """Kill a child with all its descendants; its wait status if it had ended by itself, else None."""

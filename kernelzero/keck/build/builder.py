@@ -17,7 +17,7 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from kernelzero.errors import InfrastructureError
 from kernelzero.keck.build import provenance, rules, rungs
 from kernelzero.keck.build.diagnostics import Curable, Diagnostic, first_error, missing_method
 from kernelzero.keck.build.elf import Elf
-from kernelzero.keck.build.spec import BuildSpec
+from kernelzero.keck.build.spec import BuildSpec, kernel_symbol
 from kernelzero.keck.build.toolchain import BuildLimits, Ran, find_toolchain, find_torch, python_include, run_all
 from kernelzero.keck.rules import RuleBroken
 from kernelzero.records import Record, Status, content_id
@@ -47,9 +47,9 @@ class Built(Record):
     """A library that was built."""
 
     path: str
-    """candidate.so; kernels.ptx lies beside it."""
+    """candidate.so, candidate.cubin where there is device code alone; kernels.ptx lies beside it."""
     rung: str
-    """"mini", "aten" or "full"."""
+    """"mini", "aten", "full" or "device"."""
     seconds: float
     """Wall seconds that building took, when it was built."""
     kernels: tuple[Kernel, ...]
@@ -64,7 +64,11 @@ class Built(Record):
 
     def answer(self) -> dict[str, Any]:
         """What the candidate's process is told."""
-        return {"path": self.path, "functions": list(self.functions)}
+        told: dict[str, Any] = {"path": self.path, "functions": list(self.functions)}
+        if self.rung == rungs.DEVICE:
+            counts = parameter_counts(self.ptx)
+            told["kernels"] = [[k.symbol, k.name, counts.get(k.symbol, 0)] for k in self.kernels]
+        return told
 
 
 @dataclass(frozen=True)
@@ -138,9 +142,14 @@ class Builder:
             rules.check(spec)
         except RuleBroken as broken:
             return BuildFailure(broken.status, broken.reason, "text")
+        if spec.device_only:
+            return _with_kernels(spec, self._cached(dataclasses.replace(spec, functions=None)))
         if spec.functions is None and not any("PYBIND11_MODULE" in text for text in spec.sources):
             reason = "no functions are bound: neither functions= nor a PYBIND11_MODULE"
             return BuildFailure(Status.COMPILE_ERROR, reason, "text")
+        return self._cached(spec)
+
+    def _cached(self, spec: BuildSpec) -> Built | BuildFailure:
         key = self.key(spec)
         known = self._known(key)
         if known is None:
@@ -155,7 +164,7 @@ class Builder:
             return None
         if "path" not in data:
             return BuildFailure.from_json(data)
-        return Built.from_json(data | {"path": str(self.cache / "built" / key / "candidate.so")})
+        return Built.from_json(data | {"path": str(self.cache / "built" / key / Path(data["path"]).name)})
 
     def _build(self, key: str, spec: BuildSpec) -> Built | BuildFailure:
         with self._slot():
@@ -174,11 +183,12 @@ class Builder:
         result = Path(tempfile.mkdtemp(prefix=f"{key}.", dir=self.cache / "tmp"))
         result.chmod(0o755)
         if isinstance(made, Built):
-            made = dataclasses.replace(made, path=str(target / "candidate.so"))
-            for name in ("candidate.so", "kernels.ptx"):
+            library = Path(made.path).name
+            made = dataclasses.replace(made, path=str(target / library))
+            for name in (library, "kernels.ptx"):
                 if (folder / name).is_file():
                     shutil.copyfile(folder / name, result / name)
-            (result / "candidate.so").chmod(0o755)
+            (result / library).chmod(0o755)
         (result / "result.json").write_text(json.dumps(made.to_json()), encoding="utf-8")
         os.rename(result, target)
         return made
@@ -234,6 +244,8 @@ class _Ladder:
         self.start = time.monotonic()
 
     def climb(self) -> Built | BuildFailure:
+        if self.spec.device_only:
+            return self._device()
         for rung in rungs.RUNGS:
             try:
                 error = self._try(rung)
@@ -244,6 +256,18 @@ class _Ladder:
             if rung == rungs.RUNGS[-1]:
                 return BuildFailure(Status.COMPILE_ERROR, error.reason, rung, self._seconds())
         raise AssertionError("the last rung decides")
+
+    def _device(self) -> Built | BuildFailure:
+        """Device code alone: one command, and no other header could cure what it says."""
+        try:
+            command = self.workshop.device_command(self.spec)
+            (ran,) = run_all([command], self.folder, self.limits.cpu_s, self.limits)
+            self._check_ended(ran, self.limits.cpu_s)
+            if not ran.ok:
+                raise _Decided(Status.COMPILE_ERROR, first_error(ran.output, self.limits.memory_mib).reason)
+            return self._described(rungs.DEVICE, "candidate.cubin", [self.folder / "candidate.cubin"])
+        except _Decided as decided:
+            return BuildFailure(decided.status, decided.reason, rungs.DEVICE, self._seconds())
 
     def _seconds(self) -> float:
         return round(time.monotonic() - self.start, 3)
@@ -298,14 +322,34 @@ class _Ladder:
             raise _Decided(Status.COMPILE_ERROR, "no PYBIND11_MODULE was compiled: nothing is bound")
 
     def _built(self, rung: str) -> Built:
-        keep = self.folder / "keep"
-        symbols = [name for cubin in sorted(keep.glob("*.cubin")) for name in Elf.read(cubin).kernels()]
+        return self._described(rung, "candidate.so", sorted((self.folder / "keep").glob("*.cubin")))
+
+    def _described(self, rung: str, library: str, cubins: Iterable[Path]) -> Built:
+        symbols = [name for cubin in cubins for name in Elf.read(cubin).kernels()]
         readable = provenance.demangle(symbols)
-        ptx = "\n".join(path.read_text(errors="replace") for path in sorted(keep.glob("*.ptx")))
+        ptx = "\n".join(p.read_text(errors="replace") for p in sorted((self.folder / "keep").glob("*.ptx")))
         if ptx:
             (self.folder / "kernels.ptx").write_text(ptx, encoding="utf-8")
         kernels = tuple(Kernel(symbol, readable[symbol]) for symbol in symbols)
-        return Built(str(self.folder / "candidate.so"), rung, self._seconds(), kernels, exported_names(self.spec))
+        return Built(str(self.folder / library), rung, self._seconds(), kernels, exported_names(self.spec))
+
+
+def _with_kernels(spec: BuildSpec, made: Built | BuildFailure) -> Built | BuildFailure:
+    """What was made, a failure where a kernel that the request names is not in it."""
+    if isinstance(made, BuildFailure):
+        return made
+    try:
+        for wanted in spec.functions or ():
+            kernel_symbol([(kernel.symbol, kernel.name) for kernel in made.kernels], wanted)
+    except LookupError as error:
+        return BuildFailure(Status.COMPILE_ERROR, str(error.args[0])[:500], rungs.DEVICE, made.seconds)
+    return made
+
+
+def parameter_counts(ptx: str) -> dict[str, int]:
+    """How many parameters each kernel of a PTX text has."""
+    entries = re.findall(r"\.entry\s+([\w$]+)\s*(?:\(([^)]*)\))?", ptx)
+    return {symbol: parameters.count(".param") for symbol, parameters in entries}
 
 
 @functools.cache

@@ -14,6 +14,7 @@ from kernelzero.keck.build import provenance
 from kernelzero.keck.build.spec import BuildSpec
 from kernelzero.keck.rules import RuleBroken
 from kernelzero.keck.words import words
+from kernelzero.records import Status
 
 _TOKEN = re.compile(
     r"""(?P<comment>//[^\n]*|/\*.*?\*/)|(?P<raw>(?:u8|[uUL])?R"(?P<mark>[^()\\\s]{0,16})\(.*?\)(?P=mark)")
@@ -80,6 +81,11 @@ def check(spec: BuildSpec) -> None:
             if provenance.computes(name):
                 raise RuleBroken(f"PyTorch computes in C++: {name}")
     for function in spec.functions or ():
+        if spec.device_only and re.search(r"[<>]", function):
+            reason = (
+                f"the kernel {function[:80]} is an instance of a template: only plain __global__ functions are built"
+            )
+            raise RuleBroken(reason, status=Status.UNSUPPORTED)
         if not re.fullmatch(r"[A-Za-z_][\w:]{0,200}", function):
             raise RuleBroken(f"functions: {function[:80]!r} is no name of a function")
     _check_flags(spec)
@@ -154,10 +160,16 @@ _LINK = re.compile(
 )
 
 
+_OLDER_STANDARD = re.compile(r"-?-std[= ]c\+\+(?:11|14)")
+"""Good for device code alone; torch's headers would not compile."""
+
+
 def _check_flags(spec: BuildSpec) -> None:
+    where = "options" if spec.device_only else "extra_cuda_cflags"
     for flag in joined(spec.cuda_flags):
-        if not (_ARCHITECTURE.fullmatch(flag) or _cuda_flag_allowed(flag)):
-            raise RuleBroken(f"extra_cuda_cflags: {flag[:80]} is not allowed")
+        known = _ARCHITECTURE.fullmatch(flag) or (spec.device_only and _OLDER_STANDARD.fullmatch(flag))
+        if not (known or _cuda_flag_allowed(flag)):
+            raise RuleBroken(f"{where}: {flag[:80]} is not allowed")
     for flag in joined(spec.cpp_flags):
         if not _FLAG.fullmatch(flag):
             raise RuleBroken(f"extra_cflags: {flag[:80]} is not allowed")
@@ -166,7 +178,8 @@ def _check_flags(spec: BuildSpec) -> None:
             raise RuleBroken(f"extra_ldflags: {flag[:80]} is not allowed; kernels are the candidate's own")
     for path in spec.include_paths:
         if path.strip("./"):
-            raise RuleBroken(f"extra_include_paths: {path[:80]}: only CUDA's, torch's and own headers are there")
+            where = "folders of headers" if spec.device_only else "extra_include_paths"
+            raise RuleBroken(f"{where}: {path[:80]}: only CUDA's, torch's and own headers are there")
 
 
 def _cuda_flag_allowed(flag: str) -> bool:

@@ -5,7 +5,8 @@
   full  all of torch's C++ headers; about a minute
 
 Each rung is a folder of small headers with the names of torch's, placed before torch's own on the search path, and a
-list of commands. pybind11 is never compiled: on every rung PYBIND11_MODULE is ours (kz_entry.h).
+list of commands. pybind11 is never compiled: on every rung PYBIND11_MODULE is ours (kz_entry.h). Device code alone
+has a rung of its own, "device": there is nothing to climb.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from kernelzero.keck.words import words
 from kernelzero.records import content_id
 
 RUNGS = ("mini", "aten", "full")
+DEVICE = "device"
 OWN_HEADERS = Path(__file__).parent / "include"
 
 _ENTRY_HEADERS = words(
@@ -238,6 +240,19 @@ class Workshop:
         """One command a unit; they may run at the same time."""
         return [self._nvcc(spec, rung, u) if u.cuda else self._cxx(spec, rung, u, found) for u in found]
 
+    def device_command(self, spec: BuildSpec) -> list[str]:
+        """Write device code that stands alone; returns the command that makes candidate.cubin of it."""
+        (self.folder / "keep").mkdir(exist_ok=True)
+        (self.folder / "kernel.cu").write_text("\n".join(spec.cuda_sources), encoding="utf-8")
+        given = rules.kept_cuda_flags(spec.cuda_flags)
+        standard = [] if any("std" in flag for flag in given) else ["-std=c++17"]
+        command = [str(self.toolchain.nvcc), f"-arch={self._architecture(spec)}", "-w", "-cubin"]
+        command += ["--keep", "--keep-dir", "keep", *standard, *given]
+        return [*command, "kernel.cu", "-o", "candidate.cubin"]
+
+    def _architecture(self, spec: BuildSpec) -> str:
+        return self.arch + ("a" if rules.asks_for_variant(spec.cuda_flags, self.arch) else "")
+
     def link_command(self, rung: str, found: list[Unit]) -> list[str]:
         """Joins the objects to candidate.so."""
         command = [str(self.toolchain.cxx), "-shared", "-Wl,-Bsymbolic", "-Wl,-z,noexecstack", "-o", "candidate.so"]
@@ -280,8 +295,7 @@ class Workshop:
 
     def _nvcc(self, spec: BuildSpec, rung: str, unit: Unit) -> list[str]:
         given = rules.kept_cuda_flags(spec.cuda_flags)
-        arch = self.arch + ("a" if rules.asks_for_variant(spec.cuda_flags, self.arch) else "")
-        command = [str(self.toolchain.nvcc), f"-arch={arch}", "-w", *_NVCC_DEFAULTS]
+        command = [str(self.toolchain.nvcc), f"-arch={self._architecture(spec)}", "-w", *_NVCC_DEFAULTS]
         # Intermediate files are written anyway; keeping them is how the cubin and the PTX come out.
         command += ["-Xcompiler", ",".join(_HOST_FLAGS), "--keep", "--keep-dir", "keep"]
         command += [*self._common(spec, rung, unit, True), *self._standard(spec, rung, given), *given]

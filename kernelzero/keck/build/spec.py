@@ -1,4 +1,5 @@
-"""What a candidate asks to be built: one frozen record made from the arguments of `load_inline` or `load`.
+"""What a candidate asks to be built: one frozen record made from the arguments of `load_inline` or `load`, or of a
+function that compiles device code alone (bare.py).
 
 Runs in the candidate's process, so nothing here is trusted: the builder checks the record again (rules.py).
 """
@@ -63,6 +64,9 @@ class BuildSpec(Record):
     include_paths: tuple[str, ...] = ()
     implicit_headers: bool = True
     """Whether load_inline's own includes come before the sources."""
+    device_only: bool = False
+    """Device code without a host side, as NVRTC takes it: `cuda_sources` become a cubin, `functions` names kernels
+    that have to be in it."""
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -97,6 +101,55 @@ def parse_request(kind: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Bui
     if sum(len(text) for text in spec.sources) > MAX_SOURCE_BYTES:
         raise Refused(f"the sources are larger than {MAX_SOURCE_BYTES} bytes")
     return spec
+
+
+def device_request(
+    source: Any, kernels: Sequence[Any], options: Any = (), include_paths: Any = (), name: str = "kernel"
+) -> BuildSpec:
+    """The request that a source for NVRTC makes.
+
+    Args:
+        source: text of the device code.
+        kernels: names of __global__ functions that have to be in it.
+        options: the compiler's, as NVRTC takes them.
+        include_paths: folders with headers.
+        name: only for messages.
+
+    Raises:
+        Refused: with one line, for arguments that cannot be built here.
+        TypeError: for arguments of other types.
+    """
+    text = _text("the source of a kernel", source)
+    if len(text) > MAX_SOURCE_BYTES:
+        raise Refused(f"the sources are larger than {MAX_SOURCE_BYTES} bytes")
+    return BuildSpec(
+        name,
+        cuda_sources=(text,),
+        functions=tuple(_text("the name of a kernel", kernel) for kernel in kernels),
+        cuda_flags=_texts("options", options),
+        include_paths=_texts("folders of headers", include_paths),
+        device_only=True,
+    )
+
+
+def kernel_symbol(kernels: Iterable[tuple[str, str]], wanted: str) -> str:
+    """The compiler's name of the kernel that a person calls `wanted`; `kernels` are (symbol, readable name).
+
+    Raises:
+        LookupError: with one line, where there is none, or more than one.
+    """
+    pairs = list(kernels)
+    found = [symbol for symbol, readable in pairs if wanted in (symbol, _plain_name(readable))]
+    if len(found) == 1:
+        return found[0]
+    others = ", ".join(_plain_name(readable) for _, readable in pairs) or "none"
+    problem = "several kernels are" if found else "no kernel is"
+    raise LookupError(f"{problem} named {wanted!r}; the source has: {others}")
+
+
+def _plain_name(readable: str) -> str:
+    """The name without arguments; instances of templates keep theirs, and a result type before them."""
+    return readable.partition("(")[0].removeprefix("::")
 
 
 def _bind(kind: str, names: tuple[str, ...], args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -11,32 +11,39 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 import triton
 import triton.runtime.jit as jit
+from torch.utils import cpp_extension
 from triton.errors import TritonError
 
+from kernelzero.errors import InfrastructureError
 from kernelzero.keck import guard, produced, wire
-from kernelzero.keck.build import host_library, inprocess, reduced_precision
-from kernelzero.keck.cost import tensors
+from kernelzero.keck.build import bare, host_library, inprocess, parse_request, reduced_precision
 from kernelzero.keck.gpu.cache import cache_folder
 from kernelzero.keck.gpu.cudart import CudaError, CudaRuntime, wait_without_spinning
 from kernelzero.keck.gpu.mailbox import ChildChannel
 from kernelzero.keck.gpu.trace import KernelTrace
 from kernelzero.keck.interpreter import front_end_message
 from kernelzero.keck.ledger import ACTIVE
+from kernelzero.keck.values import same_values, tensors
 
 _SIDE_DELAY_CYCLES = 2_000_000
 """About a millisecond: work on a stream of the candidate's own starts this late in checked calls."""
 _KEPT_BYTES = 256 << 20
+_EARLY = 2
+"""Most outputs of a burst that are also copied right after their call, to see whether they were finished."""
 _FLUSH_BYTES = 192 << 20
 """More than three times the L2 cache of any GPU so far."""
-_WORK_BUFFERS = 2
+_WORK_BUFFERS, _WORK_BYTES = 6, 1 << 30
+"""Copies of the inputs that timed calls take turns in: where memory lies changes a kernel's time by some per cent."""
 _CYCLES_PER_MS = 1_800_000
+_MEMORY_SHARE = 0.3
+"""Of the GPU's memory, for what torch allocates in one child: who takes all that there is shall not starve others."""
 
 
 class WatchedKernel(jit.JITFunction):
@@ -45,7 +52,7 @@ class WatchedKernel(jit.JITFunction):
     def run(self, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
         """Launch over `grid`; arguments as Triton takes them."""
         try:
-            compiled = super().run(*args, grid=grid, warmup=warmup, **kwargs)
+            compiled = super().run(*args, grid=grid, warmup=warmup or ACTIVE.blank, **kwargs)
         except TritonError as error:
             raise ACTIVE.compile_fault(f"kernel {self.fn.__name__}: {front_end_message(error)}") from None
         if ACTIVE.in_forward and not warmup:
@@ -58,14 +65,69 @@ def _watched_function(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def call(*args: Any, **kwargs: Any) -> Any:
         output = function(*args, **kwargs)
+        if ACTIVE.blank:
+            guard.blank(tensors((args, tuple(kwargs.values()), output)))
         if ACTIVE.in_forward:
             ACTIVE.kernel_launches += 1
             with torch._C.DisableTorchFunction():
                 for tensor in tensors((args, tuple(kwargs.values()), output)):
-                    produced.mark(tensor)
+                    _given(tensor)
         return output
 
     return call
+
+
+class WatchedGraph(torch.cuda.CUDAGraph):
+    """A CUDA graph that launches again what was launched while it was captured."""
+
+    _launches: int
+    _given: list[torch.Tensor]
+
+    def capture_begin(self, *args: Any, **kwargs: Any) -> None:
+        """Begin; launches are recorded beside the graph."""
+        self._launches, self._given = -ACTIVE.kernel_launches, []
+        ACTIVE.capturing = self._given
+        super().capture_begin(*args, **kwargs)
+
+    def capture_end(self) -> None:
+        """End."""
+        super().capture_end()
+        self._launches += ACTIVE.kernel_launches
+        ACTIVE.capturing = None
+
+    def replay(self) -> None:
+        """Run all again; what the kernels were given then is their work of this call."""
+        super().replay()
+        if ACTIVE.in_forward:
+            ACTIVE.kernel_launches += self._launches
+            with torch._C.DisableTorchFunction():
+                for tensor in self._given:
+                    produced.mark(tensor)
+
+
+def _bare_launched(values: Sequence[Any]) -> None:
+    """Device code was launched with these arguments: tensors, or addresses of tensors, and numbers."""
+    with torch._C.DisableTorchFunction():
+        addresses = [v for v in values if type(v) is int]
+        tensors_given = [v for v in values if isinstance(v, torch.Tensor)]
+        tensors_given += [t for t in ACTIVE.addresses if any(_holds(t.untyped_storage(), a) for a in addresses)]
+        if ACTIVE.blank:
+            guard.blank(tensors_given)
+        if ACTIVE.in_forward:
+            ACTIVE.kernel_launches += 1
+            for tensor in tensors_given:
+                _given(tensor)
+
+
+def _holds(storage: Any, address: int) -> bool:
+    return bool(storage.data_ptr() <= address < storage.data_ptr() + storage.nbytes())
+
+
+def _given(tensor: torch.Tensor) -> None:
+    """A kernel was given this tensor, now or in a graph that is being captured."""
+    produced.mark(tensor)
+    if ACTIVE.capturing is not None:
+        ACTIVE.capturing.append(tensor)
 
 
 def _record_launch(kernel: WatchedKernel, compiled: Any, values: tuple[Any, ...]) -> None:
@@ -84,7 +146,7 @@ def _record_launch(kernel: WatchedKernel, compiled: Any, values: tuple[Any, ...]
         for value in values:
             base = getattr(value, "base", value)
             if isinstance(base, torch.Tensor):
-                produced.mark(base)
+                _given(base)
 
 
 class GpuRuntime:
@@ -110,8 +172,10 @@ class GpuRuntime:
         driver.set_active(CudaDriver())
         compiler.get_ptxas_version(90)
         triton.jit = jit.jit = _watched_jit  # type: ignore[assignment]
+        torch.cuda.CUDAGraph = torch.cuda.graphs.CUDAGraph = WatchedGraph  # type: ignore[misc, assignment]
         _warm(GPUTarget("cuda", 90, 32))
-        self.host = host_library(cache_folder())
+        with contextlib.suppress(InfrastructureError):
+            self.host = host_library(cache_folder())
         if torch.cuda.is_initialized():
             raise CudaError("the process that children are forked from has a CUDA context")
 
@@ -129,13 +193,19 @@ class GpuRuntime:
         wait_without_spinning()
         torch.cuda.init()
         torch.cuda.device_count()  # remembered now; later it would load a library, which a candidate may not
+        torch.cuda.set_per_process_memory_fraction(_MEMORY_SHARE)
         torch.zeros(1, device="cuda")
         self.cuda, self.trace = CudaRuntime(), KernelTrace()
 
     def prepare(self, build: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
         """Extensions that the candidate asks torch for are built by the judge."""
-        assert self.host is not None
-        inprocess.install(lambda spec: build(spec.to_json()), self.host, _watched_function)
+        bare.install(lambda spec: build(spec.to_json()), _bare_launched)
+        if self.host is not None:
+            inprocess.install(lambda spec: build(spec.to_json()), self.host, _watched_function)
+        else:
+            # No compiler, so no loader either: the judge, who is asked to build, says so.
+            cpp_extension.load_inline = lambda *a, **k: build(parse_request("load_inline", a, k).to_json())
+            cpp_extension.load = lambda *a, **k: build(parse_request("load", a, k).to_json())
 
     def seed(self, value: int) -> None:
         """The generators of the host and of the GPU."""
@@ -171,7 +241,7 @@ class GpuRuntime:
         leaves = [t for t in tensors(output) if t.is_cuda]
         early = [t.clone() for t in leaves]
         torch.cuda.synchronize()
-        if any(not same_bits(a, b) for a, b in zip(leaves, early, strict=True)):
+        if any(not same_values(a, b) for a, b in zip(leaves, early, strict=True)):
             raise ACTIVE.violate("work goes on after forward has returned: a stream is not joined")
         if len(leaves) != len(tensors(output)):
             raise ACTIVE.violate("an output is on the host, not on the GPU")
@@ -181,11 +251,11 @@ class GpuRuntime:
         assert self.trace is not None
         self.trace.start()
 
-    def stop_trace(self) -> list[tuple[str, int]]:
-        """(name, stream) of the kernels that ran since; waits for the device."""
+    def stop_trace(self) -> list[tuple[str, int, int]]:
+        """(name, stream, nanoseconds) of the kernels that ran since; waits for the device."""
         assert self.trace is not None
         torch.cuda.synchronize()
-        return [(kernel.name, kernel.stream) for kernel in self.trace.stop()]
+        return [(kernel.name, kernel.stream, kernel.end_ns - kernel.start_ns) for kernel in self.trace.stop()]
 
     def undo(self) -> None:
         """Nothing was patched for running."""
@@ -204,9 +274,10 @@ class Burst:
 
     def __init__(self, model: Any, pool: list[list[Any]], plan: list[tuple[int, float]], spin_ms: float) -> None:
         self.outputs: dict[int, Any] = {}
+        early: list[tuple[Any, list[torch.Tensor]]] = []
         stream = torch.cuda.current_stream()
         flush = _flush_buffer()
-        work = [[_blank(value) for value in pool[0]] for _ in range(_WORK_BUFFERS)]
+        work = [[_blank(value) for value in pool[0]] for _ in range(_work_buffers(pool[0]))]
         begin = [torch.cuda.Event(enable_timing=True) for _ in plan]
         end = [torch.cuda.Event(enable_timing=True) for _ in plan]
         torch.cuda.synchronize()
@@ -220,8 +291,12 @@ class Burst:
                 output = model(*inputs)
                 end[call].record(stream)
                 self._keep(call, output)
+                if len(early) < _EARLY and int.from_bytes(os.urandom(2), "little") * len(plan) < 1 << 16:
+                    early.append((output, [t.clone() for t in tensors(output)]))
         self.queued_ms = (time.perf_counter() - started) * 1e3
         torch.cuda.synchronize()
+        if any(not same_values(a, b) for output, copies in early for a, b in zip(tensors(output), copies, strict=True)):
+            raise ACTIVE.violate("work goes on after a timed call has returned")
         self.times_ms = [a.elapsed_time(b) for a, b in zip(begin, end, strict=True)]
 
     def _keep(self, call: int, output: Any) -> None:
@@ -235,6 +310,16 @@ class Burst:
         if slot < room:
             del self.outputs[list(self.outputs)[slot]]
             self.outputs[call] = output
+
+
+def _work_buffers(inputs: list[Any]) -> int:
+    size = sum(t.numel() * t.element_size() for t in tensors(inputs))
+    return max(2, min(_WORK_BUFFERS, _WORK_BYTES // max(size, 1)))
+
+
+def scaled(inputs: list[Any], factor: float) -> list[Any]:
+    """Inputs as a burst makes them of a set of the pool."""
+    return [_scaled(value, factor, _blank(value)) for value in inputs]
 
 
 _flush: torch.Tensor | None = None
@@ -304,13 +389,6 @@ def _delayed_side_streams() -> Iterator[None]:
 
 
 # --- values ----------------------------------------------------------------------------------------------------------
-
-
-def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two tensors of one shape hold the same values, NaN equal to NaN."""
-    if not a.dtype.is_floating_point:
-        return bool(torch.equal(a, b))
-    return bool(((a == b) | (torch.isnan(a) & torch.isnan(b))).all())
 
 
 def _on_gpu(value: Any) -> Any:

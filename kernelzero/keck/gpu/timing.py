@@ -3,21 +3,23 @@
 Reference and candidate run in children of their own and take turns, in both orders, while the judge has the GPU alone.
 A burst queues calls without waiting between them; each has inputs that no call had before and starts with a cold L2
 cache; CUDA events around each call give its time. Outputs of timed calls are kept, and one a round, chosen when the
-burst is over, is compared with the reference's for the same inputs. The judge's own clock runs over the whole burst:
-time that the events do not show must not be longer than the reference's, or the candidate works outside of them.
-The speedup is the median over rounds of the ratio of median times, with a 95 % interval (Student's t on logarithms)
-that is never narrower than what one kernel timed twice differs by. Where trust ends: docs/keck.md.
+burst is over, is set aside and compared later with what the reference gives for the same inputs. The judge's own clock
+runs over the whole burst: time that the events do not show must not be longer than the reference's, or the candidate
+works outside of them. The speedup is the median over rounds of the ratio of median times, with a 95 % interval
+(Student's t on logarithms) that is never narrower than what one kernel timed in two processes differs by. Where trust
+ends: docs/keck.md.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import secrets
 import socket
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -40,8 +42,11 @@ from kernelzero.records import Basis, Timing
 MIN_ROUNDS, MAX_ROUNDS = 5, 15
 HALF_WIDTH = 0.025
 """Rounds end when the interval is this narrow on each side."""
-SYSTEMATIC = 0.01
-"""Relative error that more rounds do not remove: no interval is narrower."""
+SYSTEMATIC = 0.02
+"""Relative error that more rounds do not remove (where memory lies differs from process to process): no interval is
+narrower."""
+UNSTEADY = 0.2
+"""Half-widths above this, after all rounds, are no measurement."""
 BURST_MS = 4.0
 MIN_CALLS, MAX_CALLS = 3, 20
 POOL = 3
@@ -51,7 +56,11 @@ _SLOW_MS = 200.0
 """Calls longer than this are timed one at a time, and no oftener than needed for an interval."""
 _SPIN_SHARE, _MAX_SPIN_MS = 1.3, 40.0
 """The GPU is kept busy for this share of the time that queueing a burst takes."""
+_ROOMY = 0.5
+_COPIED_BYTES = 256 << 20
 _HIDDEN_FIXED_MS, _HIDDEN_CALL_MS, _HIDDEN_SHARE = 4.0, 0.1, 0.2
+_SET_ASIDE_BYTES = 1 << 30
+"""Outputs that wait for their comparison; beyond that they are compared at once."""
 _RELAXED = 4.0
 """On the tolerance of timed calls of 16-bit tasks, whose own rounding is known for the checked calls only."""
 _T975 = {5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262, 11: 2.228, 12: 2.201, 13: 2.179, 14: 2.160,
@@ -70,8 +79,10 @@ class GpuMachine:
         torch.cuda.init()
         torch.zeros(1, device="cuda")
         self.cuda = CudaRuntime()
-        self.device = torch.cuda.get_device_name(0)
-        self.lease = Lease(lease_folder(), str(torch.cuda.get_device_properties(0).uuid))
+        self.waited_s = 0.0
+        about = torch.cuda.get_device_properties(0)
+        self.device, self.cache_bytes = about.name, about.L2_cache_size
+        self.lease = Lease(lease_folder(), str(about.uuid))
 
     @functools.cached_property
     def builder(self) -> Builder:
@@ -84,7 +95,39 @@ class GpuMachine:
 
     def shared(self) -> Any:
         """The GPU beside others."""
-        return self.lease.shared()
+        return self._waiting(self.lease.shared())
+
+    @functools.cached_property
+    def bytes_a_ms(self) -> float:
+        """What memory moves in a millisecond: measured by copying, and a fifth more, for reads alone are faster."""
+        source = torch.zeros(_COPIED_BYTES // 4, dtype=torch.int32, device="cuda")
+        target, best = torch.empty_like(source), math.inf
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        for _ in range(4):
+            begin.record()
+            target.copy_(source)
+            end.record()
+            end.synchronize()
+            best = min(best, begin.elapsed_time(end))
+        del source, target
+        torch.cuda.empty_cache()
+        return 1.2 * 2 * _COPIED_BYTES / best
+
+    @contextlib.contextmanager
+    def _waiting(self, lease: contextlib.AbstractContextManager[None]) -> Iterator[None]:
+        started = time.monotonic()
+        with lease:
+            self.waited_s += time.monotonic() - started
+            yield
+
+    def wait_for_memory(self) -> None:
+        """Return when most of the GPU's memory is free, or after a minute."""
+        for _ in range(120):
+            free, total = torch.cuda.mem_get_info()
+            if free > _ROOMY * total:
+                return
+            torch.cuda.empty_cache()
+            time.sleep(0.5)
 
     def time(
         self,
@@ -93,6 +136,7 @@ class GpuMachine:
         at_candidate: ChildHandle,
         work_ms: float,
         own: frozenset[str] | None = frozenset(),
+        libraries: bool = False,
     ) -> Timing:
         """Measured times, the GPU held alone."""
         assert at_reference is not None
@@ -103,11 +147,23 @@ class GpuMachine:
                 side.load(cases)
                 side.estimate()
             if own is not None:
-                sides[1].require_own_kernels(own)
-        with self.lease.exclusive():
-            timing = _Race(*sides, cases).run()
-        sides[0].rest()
-        return timing
+                sides[1].require_own_kernels(own, libraries)
+        race = _Race(*sides, cases)
+        with self._waiting(self.lease.exclusive()):
+            race.run()
+            floor_ms = reference.needed_bytes / self.bytes_a_ms
+        with self.shared():
+            race.compare_outputs()
+            sides[0].rest()
+        return _possible(race.timing(), reference, floor_ms)
+
+
+def _possible(timing: Timing, reference: Reference, floor_ms: float) -> Timing:
+    if timing.candidate_ms < floor_ms:
+        mib = reference.needed_bytes / 2**20
+        reason = f"{timing.candidate_ms:.4g} ms is less than memory needs for {mib:.0f} MiB ({floor_ms:.4g} ms)"
+        raise Untimeable("rejected", f"faster than possible: {reason}")
+    return timing
 
 
 def _pool(cases: list[Case]) -> list[Case]:
@@ -157,12 +213,12 @@ class _Side:
             raise Untimeable("rejected", "the answer is malformed")
         return times, kept, wall_ms
 
-    def require_own_kernels(self, own: frozenset[str]) -> None:
+    def require_own_kernels(self, own: frozenset[str], libraries: bool) -> None:
         """Timed calls run without the guards of checked ones, so what runs in them is looked at too."""
         reply, _ = self._ask({"op": "burst", "plan": [(0, 1.0), (0, 0.97)], "traced": True, "spin_ms": 0.0})
         # The harness's own kernels: flush and inputs. All are fills and products of PyTorch's.
         ran = [kernel for kernel in reply["ran"] or [] if not _is_harness(str(kernel[0]))]
-        reason = foreign_kernel(ran, own | set(map(str, reply["own_names"])), None)
+        reason = foreign_kernel(ran, own | set(map(str, reply["own_names"])), None, libraries=libraries)
         if reason:
             raise Untimeable("rejected", reason + " (in a timed call)")
 
@@ -170,9 +226,18 @@ class _Side:
         """Let it give back memory until it is timed again."""
         self._ask({"op": "rest"})
 
-    def output(self, call: int, limit: int) -> tuple[Any, list[Any]]:
-        """The encoded output of one call of the last burst."""
-        reply, out = self._ask({"op": "burst_output", "call": call}, None, limit)
+    def set_aside(self, call: int) -> None:
+        """Have it copy the output of one call of the last burst, before anything else runs."""
+        self._ask({"op": "set_aside", "call": call})
+
+    def next_aside(self, limit: int) -> tuple[Any, list[Any]]:
+        """The encoded output that was set aside first, of those that it still has."""
+        reply, out = self._ask({"op": "next_aside"}, None, limit)
+        return reply.get("tree"), out
+
+    def replay(self, number: int, factor: float, limit: int) -> tuple[Any, list[Any]]:
+        """The encoded output for inputs of the pool times a factor."""
+        reply, out = self._ask({"op": "replay", "number": number, "factor": factor}, None, limit)
         return reply.get("tree"), out
 
     def _ask(
@@ -226,22 +291,32 @@ class _Race:
     def __init__(self, reference: _Side, candidate: _Side, cases: Sequence[Case]) -> None:
         self.reference, self.candidate, self.cases = reference, candidate, cases
         self.times: dict[bool, list[float]] = {False: [], True: []}
-        self.logs: list[float] = []
         self.hidden: list[str] = []
         """Rounds in which the two clocks disagreed. One can be the machine's fault, most of them cannot."""
+        self.aside: list[tuple[int, float]] = []
+        """Set of inputs and factor of the outputs that the candidate has set aside, in order."""
 
-    def run(self) -> Timing:
-        """Until the interval is narrow enough or the rounds are used up."""
+    def run(self) -> None:
+        """Until the interval is narrow enough or the rounds are used up; the GPU has to be held alone."""
         self._round(0)  # the GPU's clocks rise
-        self.times, self.logs, self.hidden = {False: [], True: []}, [], []
+        self.times, self.hidden = {False: [], True: []}, []
         slow = max(self.reference.call_ms, self.candidate.call_ms) > _SLOW_MS
         for number in range(MIN_ROUNDS if slow else MAX_ROUNDS):
             self._round(number)
             if number + 1 >= MIN_ROUNDS and self._half_width() <= HALF_WIDTH:
                 break
-        if 2 * len(self.hidden) > len(self.logs):
+
+    def timing(self) -> Timing:
+        """What the rounds say.
+
+        Raises:
+            Untimeable: the clocks disagreed, or the candidate's times are not those of one computation.
+            InfrastructureError: the machine is not quiet enough to measure.
+        """
+        if 2 * len(self.hidden) > len(self._logs()):
             raise Untimeable("rejected", f"two clocks disagree: {self.hidden[0]}")
-        middle = math.exp(statistics.median(self.logs))
+        self._require_steady()
+        middle = math.exp(statistics.median(self._logs()))
         half = max(SYSTEMATIC, self._half_width())
         return Timing(
             Basis.MEASURED,
@@ -252,21 +327,52 @@ class _Race:
             middle * math.exp(half),
         )
 
+    def compare_outputs(self) -> None:
+        """What the candidate has set aside is what the reference gives."""
+        for number, factor in self.aside:
+            case = self.cases[number]
+            limit = 2 * case.nbytes + (1 << 20)
+            self._require_right(case, self.reference.replay(number, factor, limit), self.candidate.next_aside(limit))
+        self.aside = []
+
+    def _logs(self) -> list[float]:
+        return [math.log(a / b) for a, b in zip(self.times[False], self.times[True], strict=True)]
+
     def _half_width(self) -> float:
-        return _T975[len(self.logs)] * statistics.stdev(self.logs) / math.sqrt(len(self.logs))
+        logs = self._logs()
+        return _T975[len(logs)] * statistics.stdev(logs) / math.sqrt(len(logs))
+
+    def _require_steady(self) -> None:
+        """Times that jump are a fault of the machine where the reference's do too, else the candidate's."""
+        if self._half_width() <= UNSTEADY:
+            return
+        theirs, ours = (statistics.stdev(map(math.log, self.times[side])) for side in (True, False))
+        if theirs < 3 * ours:
+            raise InfrastructureError("the GPU is not quiet: times of the reference vary, too")
+        fast, slow = min(self.times[True]), max(self.times[True])
+        raise Untimeable("rejected", f"its calls do not all do the same: {fast:.4g} to {slow:.4g} ms a round")
 
     def _round(self, number: int) -> None:
         sides = (self.reference, self.candidate) if number % 2 == 0 else (self.candidate, self.reference)
         longest = max(side.calls() for side in sides)
         plan = [(i % len(self.cases), 1.0 - secrets.randbelow(1 << 20) / (1 << 23)) for i in range(longest)]
         spin_ms = min(_MAX_SPIN_MS, _SPIN_SHARE * max(side.queue_ms * side.calls() for side in sides))
-        results = {side.is_candidate: side.burst(plan[: side.calls()], spin_ms) for side in sides}
+        results: dict[bool, tuple[list[float], list[int], float]] = {}
+        for side in sides:
+            results[side.is_candidate] = side.burst(plan[: side.calls()], spin_ms)
+            if side.is_candidate:
+                self._set_aside(results[True][1], plan)
         self._compare_clocks(results, spin_ms)
-        self._require_right_output(results, plan)
-        medians = {is_candidate: statistics.median(times) for is_candidate, (times, _, _) in results.items()}
-        for is_candidate, median in medians.items():
-            self.times[is_candidate].append(median)
-        self.logs.append(math.log(medians[False] / medians[True]))
+        for is_candidate, (times, _, _) in results.items():
+            self.times[is_candidate].append(statistics.median(times))
+
+    def _set_aside(self, kept: list[int], plan: list[tuple[int, float]]) -> None:
+        """One call of this burst, chosen now; copied now, so that later calls cannot mend it."""
+        call = secrets.choice(kept)
+        self.candidate.set_aside(call)
+        self.aside.append(plan[call])
+        if sum(self.cases[number].nbytes for number, _ in self.aside) > _SET_ASIDE_BYTES:
+            self.compare_outputs()
 
     def _compare_clocks(self, results: dict[bool, tuple[list[float], list[int], float]], spin_ms: float) -> None:
         """What the judge's clock shows beyond the events: input and flush, and nothing of the candidate's."""
@@ -278,22 +384,11 @@ class _Race:
         if hidden[True] > 1.2 * spin_ms + _HIDDEN_FIXED_MS + calls[True] * allowed:
             self.hidden.append(f"{hidden[True]:.1f} ms of {calls[True]} calls are outside of the timed section")
 
-    def _require_right_output(
-        self, results: dict[bool, tuple[list[float], list[int], float]], plan: list[tuple[int, float]]
-    ) -> None:
-        """One call of this round, chosen now, gives what the reference gives for the same inputs."""
-        both = sorted(set(results[False][1]) & set(results[True][1]))
-        if not both:
-            return
-        call = secrets.choice(both)
-        case = self.cases[plan[call][0]]
-        limit = 2 * case.nbytes + (1 << 20)
-        due_tree, due = self.reference.output(call, limit)
-        tree, out = self.candidate.output(call, limit)
+    def _require_right(self, case: Case, due: tuple[Any, list[Any]], given: tuple[Any, list[Any]]) -> None:
         try:
-            expected = wire.decode(due_tree, due)
+            expected = wire.decode(*due)
             criterion = case.criterion if case.wide is None else replace(case.criterion, relaxed=_RELAXED)
-            found = shape_difference(tree, expected) or difference(wire.decode(tree, out), expected, criterion)
+            found = shape_difference(given[0], expected) or difference(wire.decode(*given), expected, criterion)
         except (wire.WireError, KeyError, TypeError, ValueError) as error:
             raise Untimeable("rejected", f"the answer is malformed: {error}") from None
         if found:

@@ -6,7 +6,6 @@ Without a token it listens on this machine only: whoever may ask runs code here,
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import ipaddress
 import os
@@ -14,14 +13,15 @@ import secrets
 import socket
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from kernelzero.errors import UsageError
-from kernelzero.keck.client import CPU_DEVICE, Keck, LocalKeck, open_keck
+from kernelzero.keck.client import CPU_DEVICE, Keck, LocalKeck, limits_for, open_keck
 from kernelzero.keck.serve.dispatch import Dispatcher
 from kernelzero.keck.serve.questions import TOKEN_VARIABLE, checked_token
 from kernelzero.keck.serve.store import StoredKeck, StoreKey, keck_version
+from kernelzero.keck.terms import Terms
 
 DEFAULT_PORT = 8017
 
@@ -38,6 +38,8 @@ class ServeOptions:
     device: str = "cpu"
     workers: int | None = None
     """Judges, by default one a processor; with `ray` actors, by default as many as there is room for."""
+    terms: Terms = field(default_factory=Terms)
+    """Rules, tolerances and baseline of all verdicts."""
     timeout_s: float | None = None
     """Of one candidate; by default Keck's own for the device."""
     store: Path | None = Path("runs/keck.sqlite")
@@ -84,7 +86,7 @@ def open_served_keck(options: ServeOptions) -> tuple[Keck, int]:
     if options.store is None:
         return keck, workers
     limits = "default" if options.timeout_s is None else f"timeout_s={options.timeout_s:g}"
-    key = StoreKey(device=device_name(options.device), limits=limits)
+    key = StoreKey(device=device_name(options.device), limits=limits, **options.terms.to_json())
     return StoredKeck(keck, options.store, key=key, fresh_timings=options.fresh_timings), workers
 
 
@@ -92,11 +94,11 @@ def _open_judges(options: ServeOptions) -> tuple[Keck, int]:
     # One secret for all judges: equal questions, equal answers.
     seed = secrets.randbits(48)
     if not options.ray:
-        keck = _open_local(options.device, options.workers, options.timeout_s, seed)
+        keck = _open_local(options, options.workers, seed)
         return keck, keck.workers
     from kernelzero.keck.serve.cluster import RayKeck
 
-    factory = functools.partial(_open_local, options.device, options.actor_cpus, options.timeout_s, seed)
+    factory = functools.partial(_open_local, options, options.actor_cpus, seed)
     cluster = RayKeck(
         factory, actors=options.workers, gpus=float(options.device != "cpu"), cpus=options.actor_cpus,
         chunk=max(8, 4 * options.actor_cpus), device=device_name(options.device),
@@ -104,13 +106,10 @@ def _open_judges(options: ServeOptions) -> tuple[Keck, int]:
     return cluster, cluster.workers * options.actor_cpus
 
 
-def _open_local(device: str, workers: int | None, timeout_s: float | None, seed: int) -> LocalKeck:
+def _open_local(options: ServeOptions, workers: int | None, seed: int) -> LocalKeck:
     """Keck with the device's own limits, but for the time."""
-    keck = open_keck(device, workers, seed=seed)
-    if timeout_s is None:
-        return keck
-    # Nothing has been started yet.
-    return open_keck(device, workers, dataclasses.replace(keck.limits, timeout_s=timeout_s), seed)
+    limits = limits_for(options.device, options.timeout_s)
+    return open_keck(options.device, workers, limits, seed, **options.terms.to_json())
 
 
 def device_name(device: str) -> str:

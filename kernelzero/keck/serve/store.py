@@ -34,13 +34,13 @@ _BUSY_S = 30.0
 _ASIDE = "serve/"
 """The part of Keck that brings questions and answers about, but decides nothing."""
 _SOURCES = {".py", ".c", ".cpp", ".cu", ".cuh", ".h"}
-_COLUMNS = "kind, task, subject, timed, policy, profile, device, limits, version"
+_COLUMNS = "kind, task, subject, timed, policy, profile, baseline, device, limits, version"
 _TABLE = """
-CREATE TABLE IF NOT EXISTS answers (
+CREATE TABLE IF NOT EXISTS verdicts (
     kind TEXT NOT NULL, task TEXT NOT NULL, subject TEXT NOT NULL, timed INTEGER NOT NULL, policy TEXT NOT NULL,
-    profile TEXT NOT NULL, device TEXT NOT NULL, limits TEXT NOT NULL, version TEXT NOT NULL,
+    profile TEXT NOT NULL, baseline TEXT NOT NULL, device TEXT NOT NULL, limits TEXT NOT NULL, version TEXT NOT NULL,
     answer TEXT NOT NULL, stored_at REAL NOT NULL,
-    PRIMARY KEY (kind, task, subject, timed, policy, profile, device, limits, version)
+    PRIMARY KEY (kind, task, subject, timed, policy, profile, baseline, device, limits, version)
 ) WITHOUT ROWID
 """
 _WHERE = " AND ".join(f"{name} = ?" for name in _COLUMNS.split(", "))
@@ -65,6 +65,8 @@ class StoreKey(Record):
     """Name of the rules."""
     profile: str = "paper"
     """Name of the tolerances."""
+    baseline: str = "eager"
+    """What candidates are timed against."""
     device: str = CPU_DEVICE
     limits: str = ""
     """What one candidate may use, e.g. "timeout_s=10.0"; a time-out under other limits is another verdict."""
@@ -107,7 +109,7 @@ class VerdictStore:
     def __len__(self) -> int:
         """Number of answers of all keys."""
         with self._open() as db:
-            return int(db.execute("SELECT count(*) FROM answers").fetchone()[0])
+            return int(db.execute("SELECT count(*) FROM verdicts").fetchone()[0])
 
     def verdict(self, task: Task, candidate: Candidate, timed: bool) -> Verdict | None:
         """The verdict on a candidate, None where it is not known.
@@ -137,7 +139,7 @@ class VerdictStore:
     def clear(self) -> int:
         """Forget all answers of all keys; how many there were."""
         with self._open() as db:
-            return db.execute("DELETE FROM answers").rowcount
+            return db.execute("DELETE FROM verdicts").rowcount
 
     def size(self) -> StoreSize:
         """How many answers there are and how many bytes they take."""
@@ -156,11 +158,11 @@ class VerdictStore:
 
     def _row(self, kind: str, task_id: str, subject: str, timed: bool) -> tuple[Any, ...]:
         k = self.key
-        return (kind, task_id, subject, int(timed), k.policy, k.profile, k.device, k.limits, k.version)
+        return (kind, task_id, subject, int(timed), k.policy, k.profile, k.baseline, k.device, k.limits, k.version)
 
     def _read(self, kind: type[_ANSWER], name: str, task_id: str, subject: str, timed: bool) -> _ANSWER | None:
         with self._open() as db:
-            row = db.execute(f"SELECT answer FROM answers WHERE {_WHERE}", self._row(name, task_id, subject, timed))
+            row = db.execute(f"SELECT answer FROM verdicts WHERE {_WHERE}", self._row(name, task_id, subject, timed))
             found = row.fetchone()
         if found is None:
             return None
@@ -172,7 +174,7 @@ class VerdictStore:
     def _write(self, name: str, task_id: str, subject: str, timed: bool, answer: Record) -> None:
         row = (*self._row(name, task_id, subject, timed), json.dumps(answer.to_json()), time.time())
         with self._open() as db:
-            db.execute(f"INSERT OR REPLACE INTO answers ({_COLUMNS}, answer, stored_at) VALUES ({'?,' * 10}?)", row)
+            db.execute(f"INSERT OR REPLACE INTO verdicts ({_COLUMNS}, answer, stored_at) VALUES ({'?,' * 11}?)", row)
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
