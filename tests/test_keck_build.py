@@ -907,6 +907,7 @@ def test_a_cpu_compiles_device_code_without_torchs_headers() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 @needs_nvcc
 def test_device_code_runs_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from kernelzero.keck.build import bare as module
