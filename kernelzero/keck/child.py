@@ -80,6 +80,11 @@ class Child:
         self.channel.send({"build": spec})
         return self.channel.receive()[0]["built"]
 
+    def _take_turn(self) -> None:
+        """Wait until the judge has the GPU for what comes next, in the middle of a first call, whose start compiles."""
+        self.channel.send({"turn": True})
+        self.channel.receive()
+
     def serve(self) -> None:
         """Say that it is ready, then answer messages until the judge closes the connection."""
         self.channel.send({"ready": True})
@@ -170,6 +175,7 @@ class Child:
         ACTIVE.meter, ACTIVE.kernel_launches = cost.Meter(), 0
         self.runtime.seed(message["seed"])
         ACTIVE.blank = message.get("blank", False)
+        ACTIVE.turn_due = self._take_turn if message.get("turn_due") else None
         traced = message.get("trace", False)
         if traced:
             self.runtime.start_trace()
@@ -200,6 +206,28 @@ class Child:
             "work_ms": ACTIVE.meter.milliseconds,
         }
         return facts, out
+
+    def do_matters(self, message: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
+        """For each input how many of the given elements change this reference's output, until one does not."""
+        inputs = wire.decode(message["tree"], wire.copies(buffers))
+        before = tensors(self._seeded(message["seed"], inputs))
+        counts = []
+        for index, places in enumerate(message["places"]):
+            counts.append(0)
+            for place in places:
+                flat = inputs[index].view(-1)
+                kept = flat[place].clone()
+                flat[place] = kept + 100.0 * (1.0 + kept.abs())
+                after = tensors(self._seeded(message["seed"], inputs))
+                flat[place] = kept
+                if all(same_values(a, b) for a, b in zip(before, after, strict=True)):
+                    break
+                counts[-1] += 1
+        return {"ok": True, "counts": counts}, []
+
+    def _seeded(self, seed: int, inputs: list[Any]) -> Any:
+        self.runtime.seed(seed)
+        return self._forward(inputs)
 
     def do_compile(self, message: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
         """Compile this reference with torch.compile (GPU only) and call it once, so that it is compiled."""
@@ -244,6 +272,7 @@ class Child:
             self.runtime.start_trace()
         burst = Burst(self.model, self.pool, message["plan"], message["spin_ms"])
         ran = self.runtime.stop_trace() if message["traced"] else None
+        burst.check_settled()
         self.burst_outputs = burst.outputs
         facts = {"times_ms": burst.times_ms, "kept": sorted(burst.outputs), "queued_ms": burst.queued_ms}
         return {"ok": True, **facts, "ran": ran, "own_names": sorted(ACTIVE.own_names)}, []

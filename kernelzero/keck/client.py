@@ -286,9 +286,7 @@ def _environment(gpu: int | None) -> dict[str, str]:
         "OPENBLAS_NUM_THREADS": "1",
         "CUDA_VISIBLE_DEVICES": "" if gpu is None else _visible(gpu),
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
-        # A context with eight hardware queues takes the driver 0.2 s, one after another; with one 0.08 s. Two let
-        # streams run side by side.
-        "CUDA_DEVICE_MAX_CONNECTIONS": "2",
+        "CUDA_DEVICE_MAX_CONNECTIONS": "1",  # of the judges; children: zygote.spawn
         "TRITON_DEFAULT_FP_FUSION": "1",
         "PYTHONPATH": path,
         "PYTHONWARNINGS": "ignore",

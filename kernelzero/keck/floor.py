@@ -7,7 +7,6 @@ cache can hold back. Operations do not count: algebra can save any number of the
 
 from __future__ import annotations
 
-import math
 import random
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +36,9 @@ def needed_bytes(ask: Asker, case: Case, seed: int, cache_bytes: int) -> int:
     """
     inputs = wire.decode(case.tree, wire.copies(case.buffers))
     draw = random.Random(seed)
-    read = sum(_size(v) for i, v in enumerate(inputs) if _is_large(v) and _all_matter(ask, case, inputs, i, draw))
+    places = [[draw.randrange(v.numel()) for _ in range(PROBES)] if _is_large(v) else [] for v in inputs]
+    counts = ask({"op": "matters", "tree": case.tree, "places": places, "seed": seed}, case.buffers)[0]["counts"]
+    read = sum(_size(v) for v, count in zip(inputs, counts, strict=True) if count == PROBES)
     written = sum(_size(t) for t in tensors(case.expected) if t.is_contiguous())
     return int(CERTAIN * read) + max(0, written - cache_bytes)
 
@@ -50,27 +51,3 @@ def _is_large(value: Any) -> bool:
 
 def _size(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
-
-
-def _all_matter(ask: Asker, case: Case, inputs: list[Any], index: int, draw: random.Random) -> bool:
-    flat = inputs[index].view(-1)
-    for _ in range(PROBES):
-        at = draw.randrange(flat.numel())
-        kept = float(flat[at])
-        if not math.isfinite(kept):
-            return False
-        flat[at] = kept + 100.0 * (1.0 + abs(kept))
-        changed = _changes(ask, case, inputs)
-        flat[at] = kept
-        if not changed:
-            return False
-    return True
-
-
-def _changes(ask: Asker, case: Case, inputs: list[Any]) -> bool:
-    from kernelzero.keck.onboard import FORWARD_SEED
-
-    tree, buffers = wire.encode(inputs)
-    facts, out = ask({"op": "call", "tree": tree, "seed": FORWARD_SEED}, buffers)
-    pairs = zip(tensors(wire.decode(facts["tree"], out)), tensors(case.expected), strict=False)
-    return any(not torch.equal(torch.nan_to_num(a), torch.nan_to_num(b)) for a, b in pairs)

@@ -29,7 +29,9 @@ from kernelzero.records import Backend, Candidate, Status, Task, Timing, Verdict
 
 CALLS = 20
 """Calls whose outputs are compared."""
-_CALL_S = 10.0
+_CALL_S, _CALLS_OF_REFERENCE = 3.0, 300
+_STREAMS = 8
+"""Hardware queues for candidates that may use streams."""
 _OUT_OF_MEMORY = re.compile(r"out of memory", re.IGNORECASE)
 _CACHED_TASKS = 64
 _CACHED_BYTES = 1 << 30
@@ -42,9 +44,11 @@ _TRACED_CALL = 2
 class _Decision(Exception):
     """Ends the evaluation of a candidate."""
 
-    def __init__(self, status: Status, reason: str) -> None:
+    def __init__(self, status: Status, reason: str, at_work: bool = False) -> None:
         super().__init__(reason)
         self.status, self.reason = status, reason
+        self.at_work = at_work
+        """Whether it was made while the candidate had the GPU, beside others."""
 
 
 @dataclass
@@ -174,20 +178,24 @@ class Judge:
         """
         started = time.monotonic()
         made, seen = self._decide(task, candidate, timed)
+        # What follows may have been a neighbour's doing: once more, with most of the memory free, or alone.
         if self.machine.on_gpu and _OUT_OF_MEMORY.search(made.reason):
-            # It may have been a neighbour's doing: once more, with most of the memory free.
             self.machine.wait_for_memory()
             made, seen = self._decide(task, candidate, timed)
+        if self.machine.on_gpu and made.status is Status.TIMEOUT and made.at_work:
+            made, seen = self._decide(task, candidate, timed, alone=True)
         return self._verdict(task, candidate, made, seen, timed, time.monotonic() - started)
 
-    def _decide(self, task: Task, candidate: Candidate, timed: bool) -> tuple[_Decision, _Observed]:
+    def _decide(
+        self, task: Task, candidate: Candidate, timed: bool, alone: bool = False
+    ) -> tuple[_Decision, _Observed]:
         seen = _Observed(Phases(lambda: self.machine.waited_s))
         try:
             if self.text_rules:
                 rules.check(candidate.source, candidate.backend)
             if candidate.backend is Backend.CUDA and not self.machine.on_gpu:
                 cuda_source.check(candidate.source)
-            self._run(task, candidate, seen, timed)
+            self._run(task, candidate, seen, timed, alone)
         except rules.RuleBroken as broken:
             return _Decision(broken.status, broken.reason), seen
         except TaskRefused as refusal:
@@ -221,13 +229,22 @@ class Judge:
             phases=seen.phases.to_json(),
         )
 
-    def _run(self, task: Task, candidate: Candidate, seen: _Observed, timed: bool) -> None:
+    def _run(self, task: Task, candidate: Candidate, seen: _Observed, timed: bool, alone: bool) -> None:
         with seen.phases("reference"):
             reference = self.reference(task.source)
         with seen.phases("start"):
-            child = self.zygote.spawn(self.limits.memory_bytes, self.limits.cpu_s, broker=self.machine.on_gpu)
+            child = self.zygote.spawn(
+                self.limits.memory_bytes,
+                self.limits.cpu_s,
+                broker=self.machine.on_gpu,
+                connections=_STREAMS if "stream" in candidate.source.lower() else 1,
+            )
         try:
             run = _Run(child, self.limits.timeout_s, seen, self.machine, hybrid=self.terms.policy == "hybrid")
+            if self.machine.on_gpu and "autotune" not in candidate.source:
+                run.call_limit_s = _CALL_S + _CALLS_OF_REFERENCE * reference.call_s
+            if alone:
+                run.share, run.call_limit_s = self.machine.alone, run.call_limit_s / 2
             with seen.phases("load"):
                 run.load(candidate.source, reference)
             if seen.parameters == "same_seed" and reference.weights_moved:
@@ -261,6 +278,13 @@ class _Run:
     ) -> None:
         self.child, self.seen, self.machine, self.hybrid = child, seen, machine, hybrid
         self.deadline = time.monotonic() + timeout_s
+        self.share = machine.shared
+        """Context in which it computes."""
+        self.at_work = False
+        self.turn: contextlib.ExitStack | None = None
+        """Where the GPU goes to when the candidate's first call has compiled and asks for it."""
+        self.call_limit_s = math.inf
+        """Seconds of one call in which nothing is compiled. An endless kernel takes a share of everybody's time."""
         self.full_precision = False
         """Whether the task is float32 or wider throughout."""
 
@@ -288,23 +312,27 @@ class _Run:
             check = number in (0, len(plan) - 1)
             message = {"op": "call", "tree": case.tree, "seed": FORWARD_SEED, "in_place": in_place, "check": check}
             message["trace"] = number == _TRACED_CALL
-            with self.seen.phases("calls" if number else "first_call"), self._share(first=number == 0):
+            message["turn_due"] = number == 0 and self.machine.on_gpu
+            with self.seen.phases("calls" if number else "first_call"), contextlib.ExitStack() as turn:
+                if not message["turn_due"]:
+                    turn.enter_context(self._share())
+                self.turn = turn if message["turn_due"] else None
                 self._call(message, case, reference)
 
     @contextlib.contextmanager
-    def _share(self, first: bool) -> Iterator[None]:
+    def _share(self) -> Iterator[None]:
         """The GPU beside others; waiting for it is not the candidate's time."""
-        if first:
-            yield  # it compiles: seconds in which nobody should wait for the GPU
-            return
         waited = self.machine.waited_s
-        with self.machine.shared():
+        with self.share():
             self.deadline += self.machine.waited_s - waited
+            self.at_work = True
             yield
+        self.at_work = False
 
     def _call(self, message: dict[str, Any], case: Case, reference: Reference) -> None:
         limit = 2 * _expected_bytes(case) + (1 << 20)
-        facts, out = self._ask(message, case.buffers, limit, self._call_limit_s())
+        # The first call compiles until it asks for its turn.
+        facts, out = self._ask(message, case.buffers, limit, math.inf if message["turn_due"] else self.call_limit_s)
         try:
             self._check_facts(facts, case)
             if message["trace"] and self.machine.on_gpu:
@@ -331,7 +359,7 @@ class _Run:
         case = reference.cases[0]
         message = {"op": "call", "tree": case.tree, "seed": FORWARD_SEED, "check": False, "blank": True}
         try:
-            with self._share(first=False):
+            with self._share():
                 facts, out = self._ask(message, case.buffers, 2 * _expected_bytes(case) + (1 << 20))
             same = shape_difference(facts["tree"], case.expected) is None
             same = same and difference(wire.decode(facts["tree"], out), case.expected, case.criterion) is None
@@ -344,14 +372,6 @@ class _Run:
         if same:
             raise _Decision(Status.REJECTED, "the kernels do not matter: the output is the same without them")
 
-    def _call_limit_s(self) -> float:
-        """On a GPU an endless kernel takes a share of everybody's time, so what has nothing to compile has to be short.
-
-        A call of a candidate that was built or called before gets this many seconds, of the time for all its calls.
-        """
-        compiles = self.seen.calls == 0 and self.seen.rung is None
-        return _CALL_S if self.machine.on_gpu and not compiles else math.inf
-
     def _ask(
         self,
         message: dict[str, Any],
@@ -362,11 +382,17 @@ class _Run:
         deadline = min(self.deadline, time.monotonic() + limit_s)
         try:
             reply, out = self.child.ask(message, buffers, deadline=deadline, max_payload=max_payload)
-            while "build" in reply:
-                answer = self._build(reply["build"])
-                reply, out = self.child.ask({"built": answer}, deadline=self.deadline, max_payload=max_payload)
+            while "build" in reply or "turn" in reply:
+                if "turn" in reply:
+                    answer = self._take_turn()
+                    deadline = min(self.deadline, time.monotonic() + self.call_limit_s)
+                else:
+                    answer = {"built": self._build(reply["build"])}
+                    deadline = self.deadline
+                reply, out = self.child.ask(answer, deadline=deadline, max_payload=max_payload)
         except wire.DeadlinePassed:
-            raise _Decision(Status.TIMEOUT, f"not finished in time ({message['op']})") from None
+            reason = f"not finished in time ({message['op']})"
+            raise _Decision(Status.TIMEOUT, reason, at_work=self.at_work) from None
         except wire.PeerGone:
             self.child.end(grace_s=0.02)
             raise _Decision(Status.RUNTIME_ERROR, self.child.how_it_ended()) from None
@@ -375,6 +401,13 @@ class _Run:
         if reply.get("ok") is not True:
             raise self._failure(reply)
         return reply, out
+
+    def _take_turn(self) -> dict[str, Any]:
+        turn, self.turn = self.turn, None
+        if turn is None:
+            raise _Decision(Status.REJECTED, "the answer is malformed: no turn is due")
+        turn.enter_context(self._share())
+        return {"turn": True}
 
     def _build(self, request: Any) -> dict[str, Any]:
         """Build what the candidate asks for; the time that takes is not the candidate's."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,12 +52,20 @@ class Ledger:
     """Whether this process runs a candidate and not a reference."""
     own_names: set[str] = field(default_factory=set)
     """On a GPU: what the compiler called the kernels that the candidate launched."""
+    turn_due: Callable[[], None] | None = None
+    """Has the judge take the GPU; asked before the first kernel of a call that starts without it."""
     addresses: list[Any] = field(default_factory=list)
     """Tensors whose address the host asked for in this call: device code that is launched bare is given numbers."""
     capturing: list[Any] | None = None
     """Tensors given to kernels while a CUDA graph is captured; None where none is."""
     torch_kernels: int = 0
     """On a GPU: allowed operators and fills of this call, each of which may launch a kernel of PyTorch's."""
+
+    def take_turn(self) -> None:
+        """Wait for the GPU, once, where this call has to."""
+        due, self.turn_due = self.turn_due, None
+        if due is not None:
+            due()
 
     def violate(self, reason: str) -> Violation:
         """Record a broken rule and give the exception to raise."""

@@ -38,6 +38,10 @@ class Machine(Protocol):
         """Context in which outputs are computed beside other judges' work."""
         ...
 
+    def alone(self) -> contextlib.AbstractContextManager[None]:
+        """Context in which nobody else's work is under way."""
+        ...
+
     def wait_for_memory(self) -> None:
         """Return when there is room again after somebody took too much."""
         ...
@@ -93,6 +97,10 @@ class CpuMachine:
     def shared(self) -> Iterator[None]:
         """Judges do not disturb one another here."""
         yield
+
+    def alone(self) -> contextlib.AbstractContextManager[None]:
+        """Nor do they here."""
+        return self.shared()
 
     def wait_for_memory(self) -> None:
         """Each child has its own limit here."""

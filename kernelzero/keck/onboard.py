@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -95,6 +96,8 @@ class Reference:
     """Operators that draw from the generator inside `forward`."""
     null: str = ""
     """The answer without computing that passes for all draws; only inputs that `get_inputs` does not give refute it."""
+    call_s: float = 0.0
+    """Seconds of one call, with everything around it."""
     needed_bytes: int = 0
     """On a GPU: bytes that a call has to move (floor.py)."""
     seconds: float = 0.0
@@ -170,18 +173,40 @@ Share = Callable[[], contextlib.AbstractContextManager[None]]
 """Gives the context in which a child computes: on a GPU, beside others and never while one is timed."""
 
 
+_COMPUTES = frozenset(("inputs", "call", "call_wide", "matters"))
+
+
 class Asker:
     """Puts questions to a reference child; whatever it cannot answer refuses the task."""
 
     def __init__(self, child: ChildHandle, deadline: float, share: Share = contextlib.nullcontext) -> None:
         self.child, self.deadline, self.share = child, deadline, share
+        self._has_turn = False
+        self.call_s = math.inf
+        """Seconds of the shortest call so far."""
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[None]:
+        """The GPU beside others, for questions and for comparing their answers. May be nested."""
+        if self._has_turn:
+            yield
+            return
+        with self.share():
+            self._has_turn = True
+            try:
+                yield
+            finally:
+                self._has_turn = False
 
     def __call__(self, message: dict[str, Any], buffers: list[Any] | None = None) -> tuple[dict[str, Any], list[Any]]:
         """The answer to one message; TaskRefused where there is none."""
         try:
             # Loading takes long and hardly computes, so nobody has to wait for its end.
-            with self.share() if message["op"] in ("inputs", "call", "call_wide") else contextlib.nullcontext():
+            with self.turn() if message["op"] in _COMPUTES else contextlib.nullcontext():
+                started = time.monotonic()
                 reply, out = self.child.ask(message, buffers, deadline=self.deadline)
+            if message["op"] == "call":
+                self.call_s = min(self.call_s, time.monotonic() - started)
         except wire.DeadlinePassed:
             raise TaskRefused("time", f"the reference did not finish in time ({message['op']})") from None
         except wire.PeerGone:
@@ -203,18 +228,21 @@ def _collect(
     if moved:
         ask({"op": "set_state", "tree": (encoded := wire.encode(state))[0]}, encoded[1])
     seeds = [input_seed(secret, source, index) for index in range(SEEDS)]
-    first, facts = _draw(ask, 0, seeds[0])
-    _require_finite(first)
-    _require_deterministic(ask, first)
+    with ask.turn():
+        first, facts = _draw(ask, 0, seeds[0])
+        _require_finite(first)
+        _require_deterministic(ask, first)
     count = max(3, min(SEEDS, (limits.case_mib << 20) // max(first.nbytes, 1)))
     cases = [first, *(_draw(ask, i, seeds[i])[0] for i in range(1, count))]
-    criterion, null = choose_criterion(cases) if profile == "paper" else (KERNELBENCH, "")
+    with ask.turn():
+        criterion, null = choose_criterion(cases) if profile == "paper" else (KERNELBENCH, "")
     cases = [dataclasses.replace(case, criterion=criterion) for case in cases]
     quick = wire.on_gpu() or facts["work_ms"] - facts["launch_ms"] <= _QUICK_MS
     stress = list(_stress_cases(ask, cases, seeds[0], quick)) if profile == "paper" else []
     near = list(_nearly_the_same(ask, cases, seeds[0])) if profile == "paper" else []
-    if null and _constant_beyond(cases, stress):
-        raise TaskRefused("degenerate", f"the task is degenerate: {null} passes as an answer")
+    with ask.turn():
+        if null and _constant_beyond(cases, stress):
+            raise TaskRefused("degenerate", f"the task is degenerate: {null} passes as an answer")
     values = [wire.decode(first.tree, wire.copies(first.buffers)), first.expected, list(state.values())]
     return Reference(
         init=built["init"],
@@ -228,6 +256,7 @@ def _collect(
         weights_moved=moved,
         random=facts["random"],
         null=null,
+        call_s=ask.call_s,
         needed_bytes=needed_bytes(ask, first, seeds[0], cache_bytes) if cache_bytes else 0,
     )
 
@@ -323,15 +352,17 @@ def _nearly_the_same(ask: Asker, cases: list[Case], seed: int) -> Iterator[Case]
 
     Whoever recognises inputs by some of their values, and answers with an old result, is wrong here.
     """
-    base, other = (wire.decode(case.tree, wire.copies(case.buffers)) for case in cases[:2])
-    tree, buffers = wire.encode([_partly(a, b, seed) for a, b in zip(base, other, strict=True)])
-    try:
-        case, _ = answer(ask, tree, buffers, cases[0].criterion, "inputs redrawn in part")
-    except TaskRefused as refusal:
-        if refusal.kind == "runs" and not ask.child.ended:
-            return
-        raise
-    if _is_telling(case, cases[0]):
+    with ask.turn():
+        base, other = (wire.decode(case.tree, wire.copies(case.buffers)) for case in cases[:2])
+        tree, buffers = wire.encode([_partly(a, b, seed) for a, b in zip(base, other, strict=True)])
+        try:
+            case, _ = answer(ask, tree, buffers, cases[0].criterion, "inputs redrawn in part")
+        except TaskRefused as refusal:
+            if refusal.kind == "runs" and not ask.child.ended:
+                return
+            raise
+        telling = _is_telling(case, cases[0])
+    if telling:
         yield case
 
 
@@ -358,6 +389,11 @@ def _other_signs(value: torch.Tensor, seed: int) -> torch.Tensor:
 
 def _stress(ask: Asker, case: Case, change: Any, criterion: Criterion, label: str) -> Case | None:
     """The case with changed floating-point inputs; None where the reference itself has no finite answer there."""
+    with ask.turn():
+        return _stressed(ask, case, change, criterion, label)
+
+
+def _stressed(ask: Asker, case: Case, change: Any, criterion: Criterion, label: str) -> Case | None:
     inputs = wire.decode(case.tree, wire.copies(case.buffers))
     if not any(t.dtype.is_floating_point for t in tensors(inputs)):
         return None

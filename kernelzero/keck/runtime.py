@@ -29,8 +29,8 @@ class Runtime(Protocol):
         """The child's end of its connection to the judge."""
         ...
 
-    def start(self) -> None:
-        """Take the device; called in the child, before anything untrusted is loaded."""
+    def start(self, connections: int) -> None:
+        """Take the device, with room for this many streams; in the child, before anything untrusted is loaded."""
         ...
 
     def prepare(self, build: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
@@ -88,7 +88,7 @@ class CpuRuntime:
         """Tensors travel as bytes."""
         return wire.Channel(sock)
 
-    def start(self) -> None:
+    def start(self, connections: int) -> None:
         """Nothing to take."""
 
     def prepare(self, build: Callable[[dict[str, Any]], dict[str, Any]]) -> None:

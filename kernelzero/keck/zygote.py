@@ -12,6 +12,7 @@ import os
 import shutil
 import signal
 import socket
+import sys
 import time
 import traceback
 from collections.abc import Callable
@@ -88,12 +89,16 @@ def _become_child(sock: socket.socket, fd: int, compilers: socket.socket | None,
         from kernelzero.keck import child
 
         sandbox.confine(folder, message["memory_bytes"], message["cpu_s"], gpu=child.RUNTIME.on_gpu)
-        child.RUNTIME.start()  # the CUDA driver opens sockets while it is started, and never after
+        # Before the lock: the CUDA driver opens sockets while it is started, and never after.
+        child.RUNTIME.start(message["connections"])
         sandbox.lock(threads=child.RUNTIME.on_gpu)
         child.main(child.RUNTIME.channel(socket.socket(fileno=fd)), folder, compilers)
         code = 0
-    except BaseException:
-        traceback.print_exc()  # Keck's own fault: a module's faults end inside child.main
+    except BaseException as error:
+        # Keck's own fault or the machine's: a module's faults end inside child.main.
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        line = (str(error).strip() or type(error).__name__).splitlines()[0]
+        print(f"a child failed: {line} ({Path(where.filename).name}:{where.lineno})", file=sys.stderr, flush=True)
     finally:
         os._exit(code)
 
@@ -144,37 +149,39 @@ class Zygote:
         self._channel = wire.Channel(mine)
         self._count = 0
 
-    def spawn(self, memory_bytes: int, cpu_s: int, *, broker: bool = False) -> ChildHandle:
+    def spawn(self, memory_bytes: int, cpu_s: int, *, broker: bool = False, connections: int = 1) -> ChildHandle:
         """Fork a confined child with a private folder.
 
         Args:
             memory_bytes: what it may take beyond what it starts with.
             cpu_s: processor seconds it may use.
             broker: whether it gets one to run Triton's compilers for it.
+            connections: hardware queues on a GPU. Eight are usual and take the driver 0.2 s, one child after another;
+                one takes 0.08 s, and streams run one after another.
 
         Raises:
             InfrastructureError: it cannot be started, not even after a while: on a GPU others may take all memory.
         """
         for pause in _PAUSES:
             with contextlib.suppress(InfrastructureError):
-                return self._spawn_ready(memory_bytes, cpu_s, broker)
+                return self._spawn_ready(memory_bytes, cpu_s, broker, connections)
             time.sleep(pause)
-        return self._spawn_ready(memory_bytes, cpu_s, broker)
+        return self._spawn_ready(memory_bytes, cpu_s, broker, connections)
 
-    def _spawn(self, memory_bytes: int, cpu_s: int, broker: bool) -> ChildHandle:
+    def _spawn(self, memory_bytes: int, cpu_s: int, broker: bool, connections: int) -> ChildHandle:
         self._count += 1
         folder = self.scratch / f"child-{self._count}"
         folder.mkdir(parents=True)
         mine, theirs = socket.socketpair()
         order = {"op": "spawn", "folder": str(folder), "memory_bytes": memory_bytes, "cpu_s": cpu_s}
-        self._channel.send({**order, "broker": broker})
+        self._channel.send({**order, "broker": broker, "connections": connections})
         socket.send_fds(self._sock, [b"f"], [theirs.fileno()])
         theirs.close()
         reply, _ = self._channel.receive(time.monotonic() + 30)
         return ChildHandle(self, reply["pid"], self.connect(mine), folder)
 
-    def _spawn_ready(self, memory_bytes: int, cpu_s: int, broker: bool) -> ChildHandle:
-        child = self._spawn(memory_bytes, cpu_s, broker)
+    def _spawn_ready(self, memory_bytes: int, cpu_s: int, broker: bool, connections: int) -> ChildHandle:
+        child = self._spawn(memory_bytes, cpu_s, broker, connections)
         try:
             child.channel.receive(time.monotonic() + _START_S)
         except (wire.PeerGone, wire.DeadlinePassed, wire.WireError):

@@ -24,7 +24,8 @@ import torch.cuda._utils as utils
 from kernelzero.keck.build import cupy_module
 from kernelzero.keck.build.spec import BuildSpec, device_request, kernel_symbol
 
-Launched = Callable[[Sequence[Any]], None]
+Launching = Callable[[Sequence[Any]], contextlib.AbstractContextManager[None]]
+"""Context of one launch, made of its arguments."""
 """Told after each launch what the kernel was given: tensors, and addresses as integers among other values."""
 _MAX_DYNAMIC_SHARED = 8
 """CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES."""
@@ -138,12 +139,12 @@ class Module:
         return Function(name, count, self._driver.find(self._module, symbol), self._module, Slots(count))
 
 
-def install(build: Callable[[BuildSpec], dict[str, Any]], launched: Launched, library: Any = None) -> None:
+def install(build: Callable[[BuildSpec], dict[str, Any]], launching: Launching, library: Any = None) -> None:
     """Replace torch's way to compile device code, and serve the module `cupy`, for the rest of this process.
 
     Args:
         build: answers {"path": …, "kernels": …}, or {"status": …, "reason": …}.
-        launched: told of each launch.
+        launching: gives the context in which a kernel is launched with these arguments.
         library: the CUDA driver, None: the system's; the process has to have a context.
     """
     driver = Driver(library if library is not None else ctypes.CDLL("libcuda.so.1"))
@@ -159,20 +160,20 @@ def install(build: Callable[[BuildSpec], dict[str, Any]], launched: Launched, li
         return modules[path]
 
     utils._get_gpu_runtime_library = lambda: driver  # type: ignore[assignment, return-value]
-    torch.cuda._compile_kernel = _compile_kernel(load, launched)  # type: ignore[assignment]
-    sys.modules.update(cupy_module.make(load, lambda function: _raw_launch(driver, function, launched), driver))
+    torch.cuda._compile_kernel = _compile_kernel(load, launching)  # type: ignore[assignment]
+    sys.modules.update(cupy_module.make(load, lambda function: _raw_launch(driver, function, launching), driver))
 
 
 # --- torch.cuda._compile_kernel --------------------------------------------------------------------------------------
 
 
-def _compile_kernel(load: Callable[[BuildSpec], Module], launched: Launched) -> Callable[..., utils._CudaKernel]:
+def _compile_kernel(load: Callable[[BuildSpec], Module], launching: Launching) -> Callable[..., utils._CudaKernel]:
     """What stands in for torch's function; it takes what the installed torch's takes."""
     signature = inspect.signature(torch.cuda._compile_kernel)
 
     def compile_kernel(*args: Any, **kwargs: Any) -> utils._CudaKernel:
         given = signature.bind(*args, **kwargs).arguments
-        return _watched(load(_torch_request(given)).function(given["kernel_name"]), launched)
+        return _watched(load(_torch_request(given)).function(given["kernel_name"]), launching)
 
     compile_kernel.__name__ = "_compile_kernel"
     compile_kernel.__signature__ = signature  # type: ignore[attr-defined]
@@ -189,7 +190,7 @@ def _torch_request(given: dict[str, Any]) -> BuildSpec:
     return device_request(source, (name,), options, given.get("cuda_include_dirs") or (), name=name)
 
 
-def _watched(function: Function, launched: Launched) -> utils._CudaKernel:
+def _watched(function: Function, launching: Launching) -> utils._CudaKernel:
     # A class for each kernel: what it closes over is no attribute that a candidate could call.
     class WatchedKernel(utils._CudaKernel):
         """torch's own kernel, and a record of its launches."""
@@ -205,9 +206,8 @@ def _watched(function: Function, launched: Launched) -> utils._CudaKernel:
             """Launch; arguments as torch takes them."""
             values = list(args or ())
             function.check_count(len(values))
-            with entered(stream):
+            with launching(values), entered(stream):
                 super().__call__(grid, block, values, shared_mem)
-            launched(values)
 
     return WatchedKernel(function.handle, function.module)
 
@@ -215,14 +215,13 @@ def _watched(function: Function, launched: Launched) -> utils._CudaKernel:
 # --- CuPy's raw kernels ----------------------------------------------------------------------------------------------
 
 
-def _raw_launch(driver: Driver, function: Function, launched: Launched) -> Callable[..., None]:
+def _raw_launch(driver: Driver, function: Function, launching: Launching) -> Callable[..., None]:
     def launch(grid: Any, block: Any, args: Any, shared_mem: int, stream: Any) -> None:
         function.check_count(len(args))
         arguments = [cupy_module.argument(value) for value in args[: function.parameters]]
-        with entered(stream):
+        with launching([seen for _, _, seen in arguments]), entered(stream):
             function.slots.fill([form for form, _, _ in arguments], [value for _, value, _ in arguments])
             driver.launch(function, grid, block, shared_mem)
-        launched([seen for _, _, seen in arguments])
 
     return launch
 

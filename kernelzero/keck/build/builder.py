@@ -302,7 +302,7 @@ class _Ladder:
         method = missing_method(error) if rung == "mini" else None
         if method and provenance.computes(method):
             raise _Decided(Status.REJECTED, f"PyTorch computes in C++: {method} ({error.reason})")
-        if re.search(r"pybind11\W+(?:has no member|::)", error.reason):
+        if re.search(r"(?:pybind11|kz::bindings)\W+(?:has no member|::)", error.reason):
             raise _Decided(Status.REJECTED, f"C++ that handles Python objects is not built ({error.reason})")
         curable = {"mini": self.curable.after_mini, "aten": self.curable.after_aten}.get(rung)
         if curable is not None and not curable(error):

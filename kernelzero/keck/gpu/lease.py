@@ -2,7 +2,8 @@
 
 Two locked files a GPU, shared by all judges of the machine. The kernel lets go of the locks of a process that dies.
 Whoever wants to time closes the door first, so that newcomers wait and those inside finish: checks, which are many and
-short, cannot starve a timing. Trusted side only; a child knows nothing of it.
+short, cannot starve a timing. If somebody inside takes long (a kernel that never ends), the door is opened again for a
+while, so that the others do not all wait with it. Trusted side only; a child knows nothing of it.
 """
 
 from __future__ import annotations
@@ -11,8 +12,12 @@ import contextlib
 import fcntl
 import os
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
+
+_PATIENCE_S, _OPEN_S, _LOOK_S = 0.5, 0.1, 0.0005
+"""How long the door stays closed for nothing, how long it is open then, and how often the room is looked into."""
 
 
 def lease_folder() -> Path:
@@ -52,12 +57,22 @@ class Lease:
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
         """Have the GPU alone."""
-        fcntl.flock(self._door, fcntl.LOCK_EX)
+        while not self._emptied():
+            time.sleep(_OPEN_S)
         try:
-            fcntl.flock(self._room, fcntl.LOCK_EX)
-            try:
-                yield
-            finally:
-                fcntl.flock(self._room, fcntl.LOCK_UN)
+            yield
         finally:
+            fcntl.flock(self._room, fcntl.LOCK_UN)
             fcntl.flock(self._door, fcntl.LOCK_UN)
+
+    def _emptied(self) -> bool:
+        """Close the door and wait for the room to be empty: whether it is, and taken; else the door is open again."""
+        fcntl.flock(self._door, fcntl.LOCK_EX)
+        deadline = time.monotonic() + _PATIENCE_S
+        while time.monotonic() < deadline:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(self._room, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+            time.sleep(_LOOK_S)
+        fcntl.flock(self._door, fcntl.LOCK_UN)
+        return False

@@ -52,6 +52,9 @@ class WatchedKernel(jit.JITFunction):
     def run(self, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
         """Launch over `grid`; arguments as Triton takes them."""
         try:
+            if ACTIVE.turn_due is not None and ACTIVE.in_forward:
+                super().run(*args, grid=grid, warmup=True, **kwargs)  # compiled before others have to wait
+                ACTIVE.take_turn()
             compiled = super().run(*args, grid=grid, warmup=warmup or ACTIVE.blank, **kwargs)
         except TritonError as error:
             raise ACTIVE.compile_fault(f"kernel {self.fn.__name__}: {front_end_message(error)}") from None
@@ -64,6 +67,8 @@ def _watched_function(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function of a CUDA extension that leaves a record: what it was given and what it returned is its work."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
+        if ACTIVE.in_forward:
+            ACTIVE.take_turn()
         output = function(*args, **kwargs)
         if ACTIVE.blank:
             guard.blank(tensors((args, tuple(kwargs.values()), output)))
@@ -105,8 +110,12 @@ class WatchedGraph(torch.cuda.CUDAGraph):
                     produced.mark(tensor)
 
 
-def _bare_launched(values: Sequence[Any]) -> None:
-    """Device code was launched with these arguments: tensors, or addresses of tensors, and numbers."""
+@contextlib.contextmanager
+def _bare_launch(values: Sequence[Any]) -> Iterator[None]:
+    """Device code is launched with these arguments: tensors, or addresses of tensors, and numbers."""
+    if ACTIVE.in_forward:
+        ACTIVE.take_turn()
+    yield
     with torch._C.DisableTorchFunction():
         addresses = [v for v in values if type(v) is int]
         tensors_given = [v for v in values if isinstance(v, torch.Tensor)]
@@ -186,8 +195,9 @@ class GpuRuntime:
 
     # --- in the child ---
 
-    def start(self) -> None:
-        """Take the GPU."""
+    def start(self, connections: int) -> None:
+        """Take the GPU, with this many hardware queues."""
+        os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = str(connections)
         wire.use_device("cuda")
         os.environ.pop("PYTORCH_NVML_BASED_CUDA_CHECK", None)  # it was for the time before the fork
         wait_without_spinning()
@@ -199,7 +209,7 @@ class GpuRuntime:
 
     def prepare(self, build: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
         """Extensions that the candidate asks torch for are built by the judge."""
-        bare.install(lambda spec: build(spec.to_json()), _bare_launched)
+        bare.install(lambda spec: build(spec.to_json()), _bare_launch)
         if self.host is not None:
             inprocess.install(lambda spec: build(spec.to_json()), self.host, _watched_function)
         else:
@@ -274,7 +284,7 @@ class Burst:
 
     def __init__(self, model: Any, pool: list[list[Any]], plan: list[tuple[int, float]], spin_ms: float) -> None:
         self.outputs: dict[int, Any] = {}
-        early: list[tuple[Any, list[torch.Tensor]]] = []
+        self._early: list[tuple[Any, list[torch.Tensor]]] = []
         stream = torch.cuda.current_stream()
         flush = _flush_buffer()
         work = [[_blank(value) for value in pool[0]] for _ in range(_work_buffers(pool[0]))]
@@ -291,13 +301,17 @@ class Burst:
                 output = model(*inputs)
                 end[call].record(stream)
                 self._keep(call, output)
-                if len(early) < _EARLY and int.from_bytes(os.urandom(2), "little") * len(plan) < 1 << 16:
-                    early.append((output, [t.clone() for t in tensors(output)]))
+                if len(self._early) < _EARLY and int.from_bytes(os.urandom(2), "little") * len(plan) < 1 << 16:
+                    self._early.append((output, [t.clone() for t in tensors(output)]))
         self.queued_ms = (time.perf_counter() - started) * 1e3
         torch.cuda.synchronize()
-        if any(not same_values(a, b) for output, copies in early for a, b in zip(tensors(output), copies, strict=True)):
-            raise ACTIVE.violate("work goes on after a timed call has returned")
         self.times_ms = [a.elapsed_time(b) for a, b in zip(begin, end, strict=True)]
+
+    def check_settled(self) -> None:
+        """Outputs are what they were right after their call; kernels of this comparison are no part of the burst."""
+        pairs = [p for output, copies in self._early for p in zip(tensors(output), copies, strict=True)]
+        if any(not same_values(now, then) for now, then in pairs):
+            raise ACTIVE.violate("work goes on after a timed call has returned")
 
     def _keep(self, call: int, output: Any) -> None:
         """All outputs while there is room; then each with a chance, decided after the call."""

@@ -97,6 +97,10 @@ class GpuMachine:
         """The GPU beside others."""
         return self._waiting(self.lease.shared())
 
+    def alone(self) -> Any:
+        """The GPU without others."""
+        return self._waiting(self.lease.exclusive())
+
     @functools.cached_property
     def bytes_a_ms(self) -> float:
         """What memory moves in a millisecond: measured by copying, and a fifth more, for reads alone are faster."""
@@ -149,7 +153,7 @@ class GpuMachine:
             if own is not None:
                 sides[1].require_own_kernels(own, libraries)
         race = _Race(*sides, cases)
-        with self._waiting(self.lease.exclusive()):
+        with self.alone():
             race.run()
             floor_ms = reference.needed_bytes / self.bytes_a_ms
         with self.shared():
