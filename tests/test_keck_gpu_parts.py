@@ -126,6 +126,56 @@ def test_a_candidate_whose_calls_differ_by_factors_is_refused_unless_the_machine
         race(list(reversed(jumps)), jumps).timing()
 
 
+def test_a_burst_that_the_gpu_waited_for_is_taken_again_with_other_inputs():
+    from kernelzero.keck.gpu import timing
+
+    class Side(timing._Side):
+        def __init__(self, dry):
+            super().__init__(None, is_candidate=True)
+            self.dry, self.plans, self.spins = dry, [], []
+            self.call_ms = 1.0
+
+        def burst(self, plan, spin_ms):
+            self.plans.append(plan)
+            self.spins.append(spin_ms)
+            return timing._Burst(plan, [1.0] * len(plan), [0], 9.0, spin_ms, self.dry.pop(0))
+
+    numbers = iter(range(1000))
+    side = Side([True, True, False])
+    assert not side.queued_burst(lambda: (next(numbers), 1.0), 2.0).dry
+    assert side.spins == [2.0, 4.0, 8.0]
+    drawn = [number for plan in side.plans for number, _ in plan]
+    assert len(set(drawn)) == len(drawn)
+    hopeless = Side([True] * 5)
+    assert hopeless.queued_burst(lambda: (0, 1.0), 2.0).dry
+    assert hopeless.queued_burst(lambda: (0, 1.0), 2.0).dry
+    assert hopeless.spins == [2.0, 4.0, 8.0, 8.0]
+
+
+def test_who_waits_to_time_opens_the_door_again_while_somebody_inside_takes_long(tmp_path):
+    import threading
+    import time
+
+    from kernelzero.keck.gpu.lease import Lease
+
+    order = []
+    with Lease(tmp_path, "gpu").shared():
+        timer = threading.Thread(target=lambda: use(Lease(tmp_path, "gpu").exclusive(), order, "timed"))
+        timer.start()
+        time.sleep(0.05)
+        started = time.monotonic()
+        use(Lease(tmp_path, "gpu").shared(), order, "checked")
+        assert time.monotonic() - started < 2.0
+        assert order == ["checked"]
+    timer.join(timeout=5)
+    assert order == ["checked", "timed"]
+
+
+def use(lease, order, what):
+    with lease:
+        order.append(what)
+
+
 def test_the_share_of_the_time_that_is_the_candidates_own():
     from kernelzero.keck.gpu.provenance import share_of
 

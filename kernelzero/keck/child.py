@@ -180,6 +180,7 @@ class Child:
         if traced:
             self.runtime.start_trace()
         output = self._forward(inputs)
+        ACTIVE.blank, ACTIVE.turn_due = False, None
         ran = self.runtime.stop_trace() if traced else None
         self.runtime.check_settled(output)
         if self.is_candidate and message.get("check", True):
@@ -238,9 +239,13 @@ class Child:
         torch.compiler.config.force_disable_caches = True
         self.model.compile()
         inputs = wire.decode(message["tree"], wire.copies(buffers))
-        with torch.no_grad():
-            self.model(*inputs)
-            self.model(*inputs)
+        try:
+            with torch.no_grad():
+                self.model(*inputs)
+                self.model(*inputs)
+        except Exception as error:
+            where = [f"{Path(f.filename).name}:{f.lineno}" for f in traceback.extract_tb(error.__traceback__)[-3:]]
+            raise RuntimeError(f"torch.compile: {one_line(str(error))[:200]} ({' '.join(where)})") from None
         return {"ok": True}, []
 
     def do_call_wide(self, message: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
@@ -274,8 +279,9 @@ class Child:
         ran = self.runtime.stop_trace() if message["traced"] else None
         burst.check_settled()
         self.burst_outputs = burst.outputs
-        facts = {"times_ms": burst.times_ms, "kept": sorted(burst.outputs), "queued_ms": burst.queued_ms}
-        return {"ok": True, **facts, "ran": ran, "own_names": sorted(ACTIVE.own_names)}, []
+        times = {"times_ms": burst.times_ms, "queued_ms": burst.queued_ms, "dry": burst.dry}
+        names = {"ran": ran, "own_names": sorted(ACTIVE.own_names)}
+        return {"ok": True, "kept": sorted(burst.outputs), **times, **names}, []
 
     def do_rest(self, message: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
         """Give back the memory that timing took; the next candidate may need it."""

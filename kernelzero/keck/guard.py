@@ -12,7 +12,9 @@ from __future__ import annotations
 import _thread
 import builtins
 import contextlib
+import errno
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -398,6 +400,12 @@ def let_compile() -> None:
     _compiling = True
     for module, name, original in _starters:
         setattr(module, name, original)
+    subprocess.Popen = _no_process  # type: ignore[assignment, misc]
+
+
+def _no_process(*_: Any, **__: Any) -> None:
+    # As on a machine without these programs: torch.compile asks for C++ compilers, and does without.
+    raise FileNotFoundError(errno.ENOENT, "there are no other programs here")
 
 
 # --- global state ----------------------------------------------------------------------------------------------------

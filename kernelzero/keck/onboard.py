@@ -382,9 +382,9 @@ def _ascending(value: torch.Tensor) -> torch.Tensor:
 
 
 def _other_signs(value: torch.Tensor, seed: int) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    signs = torch.randint(0, 2, value.shape, generator=generator) * 2 - 1
-    return value * signs.to(value.device, value.dtype)
+    generator = torch.Generator(value.device).manual_seed(seed)
+    signs = torch.randint(0, 2, value.shape, generator=generator, device=value.device, dtype=torch.int8) * 2 - 1
+    return value * signs.to(value.dtype)
 
 
 def _stress(ask: Asker, case: Case, change: Any, criterion: Criterion, label: str) -> Case | None:

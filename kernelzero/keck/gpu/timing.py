@@ -19,8 +19,8 @@ import secrets
 import socket
 import statistics
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -54,7 +54,7 @@ _POOL_BYTES = 4 << 30
 _BURST_LIMIT_S = 60.0
 _SLOW_MS = 200.0
 """Calls longer than this are timed one at a time, and no oftener than needed for an interval."""
-_SPIN_SHARE, _MAX_SPIN_MS = 1.3, 40.0
+_MIN_SPIN_MS, _SPIN_SHARE, _MAX_SPIN_MS, _MAX_STRETCH = 0.3, 1.3, 40.0, 4.0
 """The GPU is kept busy for this share of the time that queueing a burst takes."""
 _ROOMY = 0.5
 _COPIED_BYTES = 256 << 20
@@ -176,6 +176,28 @@ def _pool(cases: list[Case]) -> list[Case]:
     return draws[: min(POOL, room)]
 
 
+@dataclass(frozen=True)
+class _Burst:
+    """What one burst of calls gave."""
+
+    plan: list[tuple[int, float]]
+    """For each call the set of inputs and the factor."""
+    times_ms: list[float]
+    kept: list[int]
+    """Calls whose outputs were kept."""
+    wall_ms: float
+    """By the judge's clock."""
+    spin_ms: float
+    """How long the GPU was kept busy first."""
+    dry: bool
+    """Whether the GPU waited for the host within a call, so that its time may be the host's."""
+
+    @property
+    def hidden_ms(self) -> float:
+        """What the judge's clock shows beyond the events."""
+        return self.wall_ms - sum(self.times_ms)
+
+
 class _Side:
     """Reference or candidate in its child."""
 
@@ -184,6 +206,8 @@ class _Side:
         self.call_ms = 1.0
         self.queue_ms = 0.1
         """Milliseconds that the host needs to queue one call."""
+        self._stretch = 1.0
+        """Factor on the time that the GPU is kept busy, for a host that is slower than it was."""
 
     def load(self, cases: Sequence[Case]) -> None:
         """Give it the inputs; a reference keeps them from one candidate to the next."""
@@ -195,27 +219,36 @@ class _Side:
 
     def estimate(self) -> None:
         """Milliseconds of one call, roughly; also warms up what the first calls would pay for."""
-        self.call_ms = self.burst([(0, 1.0)], spin_ms=2.0)[0][0]
+        self.call_ms = self.burst([(0, 1.0)], spin_ms=2.0).times_ms[0]
         if self.call_ms < _SLOW_MS:
-            self.call_ms = max(1e-3, min(self.burst([(0, 1.0)] * 5, spin_ms=2.0)[0]))
+            self.call_ms = max(1e-3, min(self.burst([(0, 1.0)] * 5, spin_ms=2.0).times_ms))
 
     def calls(self) -> int:
         """Calls in a burst: many of a short kernel, few of a long one."""
         return max(MIN_CALLS if self.call_ms < _SLOW_MS else 1, min(MAX_CALLS, round(BURST_MS / self.call_ms)))
 
-    def burst(self, plan: list[tuple[int, float]], spin_ms: float) -> tuple[list[float], list[int], float]:
-        """(milliseconds of each call, calls whose outputs were kept, milliseconds by the judge's clock)."""
+    def queued_burst(self, draw: Callable[[], tuple[int, float]], spin_ms: float) -> _Burst:
+        """A burst that was queued before the GPU got to it; where the host is too slow for that, the third attempt."""
+        while True:
+            burst = self.burst([draw() for _ in range(self.calls())], min(_MAX_SPIN_MS, spin_ms * self._stretch))
+            if not burst.dry or self._stretch >= _MAX_STRETCH:
+                return burst
+            self._stretch *= 2
+
+    def burst(self, plan: list[tuple[int, float]], spin_ms: float) -> _Burst:
+        """One burst of calls with these sets of inputs, each times a factor."""
         started = time.perf_counter()
         reply, _ = self._ask({"op": "burst", "plan": plan, "traced": False, "spin_ms": spin_ms})
         wall_ms = (time.perf_counter() - started) * 1e3
         try:
             times, kept = [float(t) for t in reply["times_ms"]], [int(k) for k in reply["kept"]]
+            dry = bool(reply["dry"])
             self.queue_ms = min(max(0.0, float(reply["queued_ms"])) / len(plan), 2 * self.queue_ms + 1.0)
         except (KeyError, TypeError, ValueError):
             raise Untimeable("rejected", "the answer is malformed") from None
         if len(times) != len(plan) or not kept or min(times) <= 0 or not set(kept) <= set(range(len(plan))):
             raise Untimeable("rejected", "the answer is malformed")
-        return times, kept, wall_ms
+        return _Burst(plan, times, kept, wall_ms, spin_ms, dry)
 
     def require_own_kernels(self, own: frozenset[str], libraries: bool) -> None:
         """Timed calls run without the guards of checked ones, so what runs in them is looked at too."""
@@ -297,6 +330,7 @@ class _Race:
         self.times: dict[bool, list[float]] = {False: [], True: []}
         self.hidden: list[str] = []
         """Rounds in which the two clocks disagreed. One can be the machine's fault, most of them cannot."""
+        self.drawn = 0
         self.aside: list[tuple[int, float]] = []
         """Set of inputs and factor of the outputs that the candidate has set aside, in order."""
 
@@ -358,35 +392,33 @@ class _Race:
 
     def _round(self, number: int) -> None:
         sides = (self.reference, self.candidate) if number % 2 == 0 else (self.candidate, self.reference)
-        longest = max(side.calls() for side in sides)
-        plan = [(i % len(self.cases), 1.0 - secrets.randbelow(1 << 20) / (1 << 23)) for i in range(longest)]
-        spin_ms = min(_MAX_SPIN_MS, _SPIN_SHARE * max(side.queue_ms * side.calls() for side in sides))
-        results: dict[bool, tuple[list[float], list[int], float]] = {}
-        for side in sides:
-            results[side.is_candidate] = side.burst(plan[: side.calls()], spin_ms)
-            if side.is_candidate:
-                self._set_aside(results[True][1], plan)
-        self._compare_clocks(results, spin_ms)
-        for is_candidate, (times, _, _) in results.items():
-            self.times[is_candidate].append(statistics.median(times))
+        spin_ms = _MIN_SPIN_MS + _SPIN_SHARE * max(side.queue_ms * side.calls() for side in sides)
+        found = {side.is_candidate: side.queued_burst(self._draw, spin_ms) for side in sides}
+        self._set_aside(found[True])
+        self._compare_clocks(found[False], found[True])
+        for is_candidate, burst in found.items():
+            self.times[is_candidate].append(statistics.median(burst.times_ms))
 
-    def _set_aside(self, kept: list[int], plan: list[tuple[int, float]]) -> None:
+    def _draw(self) -> tuple[int, float]:
+        """A set of inputs and a factor that no call had before."""
+        self.drawn += 1
+        return self.drawn % len(self.cases), 1.0 - secrets.randbelow(1 << 20) / (1 << 23)
+
+    def _set_aside(self, burst: _Burst) -> None:
         """One call of this burst, chosen now; copied now, so that later calls cannot mend it."""
-        call = secrets.choice(kept)
+        call = secrets.choice(burst.kept)
         self.candidate.set_aside(call)
-        self.aside.append(plan[call])
+        self.aside.append(burst.plan[call])
         if sum(self.cases[number].nbytes for number, _ in self.aside) > _SET_ASIDE_BYTES:
             self.compare_outputs()
 
-    def _compare_clocks(self, results: dict[bool, tuple[list[float], list[int], float]], spin_ms: float) -> None:
+    def _compare_clocks(self, reference: _Burst, candidate: _Burst) -> None:
         """What the judge's clock shows beyond the events: input and flush, and nothing of the candidate's."""
-        hidden = {side: wall - sum(times) for side, (times, _, wall) in results.items()}
-        calls = {side: len(times) for side, (times, _, _) in results.items()}
-        median = statistics.median(results[True][0])
-        usual = max(0.0, hidden[False] - spin_ms) / calls[False]
-        allowed = 1.3 * usual + _HIDDEN_CALL_MS + _HIDDEN_SHARE * median
-        if hidden[True] > 1.2 * spin_ms + _HIDDEN_FIXED_MS + calls[True] * allowed:
-            self.hidden.append(f"{hidden[True]:.1f} ms of {calls[True]} calls are outside of the timed section")
+        usual = max(0.0, reference.hidden_ms - reference.spin_ms) / len(reference.times_ms)
+        allowed = 1.3 * usual + _HIDDEN_CALL_MS + _HIDDEN_SHARE * statistics.median(candidate.times_ms)
+        calls = len(candidate.times_ms)
+        if candidate.hidden_ms > 1.2 * candidate.spin_ms + _HIDDEN_FIXED_MS + calls * allowed:
+            self.hidden.append(f"{candidate.hidden_ms:.1f} ms of {calls} calls are outside of the timed section")
 
     def _require_right(self, case: Case, due: tuple[Any, list[Any]], given: tuple[Any, list[Any]]) -> None:
         try:
