@@ -29,7 +29,7 @@ from kernelzero.records import Backend, Candidate, Status, Task, Timing, Verdict
 
 CALLS = 20
 """Calls whose outputs are compared."""
-_CALL_S, _CALLS_OF_REFERENCE = 3.0, 300
+_CALL_S, _CALLS_OF_REFERENCE = 2.0, 100
 _STREAMS = 8
 """Hardware queues for candidates that may use streams."""
 _OUT_OF_MEMORY = re.compile(r"out of memory", re.IGNORECASE)

@@ -49,9 +49,12 @@ def serve(channel: wire.Channel, folder: Path, cache: Path, cpu_s: int) -> None:
 
 def _tools() -> dict[str, str]:
     """Programs that may be run: path → kind."""
+    import torch
     from triton import knobs
 
-    found = {str(knobs.nvidia.ptxas.path): "ptxas"}
+    # torch.compile prefers the one that came with torch.
+    own = Path(torch.__file__).parent / "bin" / "ptxas"
+    found = {str(knobs.nvidia.ptxas.path): "ptxas", str(own): "ptxas"}
     with contextlib.suppress(AttributeError, RuntimeError):
         found[str(knobs.nvidia.ptxas_blackwell.path)] = "ptxas"
     for name in (os.environ.get("CC", "cc"), "gcc", "clang"):
