@@ -102,15 +102,20 @@ def exploits(keck: LocalKeck, options: Any) -> dict[str, Any]:
 def itself(keck: LocalKeck, options: Any) -> dict[str, Any]:
     names = read.task_names()
     tasks = [read.task(names[i % len(names)]) for i in range(options.pairs)]
-    timings = []
+    timings, failures = [], []
     with options.clock.part() as span:
         for index, timing in keck.against_itself(tasks):
-            timings.append((tasks[index].name, timing))
+            if isinstance(timing, str):
+                failures.append(f"{tasks[index].name}: {timing}")
+            else:
+                timings.append((tasks[index].name, timing))
     ratios = [timing.speedup for _, timing in timings]
     return {
         "pairs": len(timings),
         "seconds": round(span.seconds, 1),
         "cut": span.cut,
+        "failed": len(failures),
+        "failures": failures,
         "faster_than_1": sum(timing.is_faster for _, timing in timings),
         "slower_than_1": sum(timing.speedup_high < 1 for _, timing in timings),
         "median_distance_from_1": median(abs(ratio - 1) for ratio in ratios),

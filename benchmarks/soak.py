@@ -220,8 +220,9 @@ def processes() -> list[Process]:
 
 
 def idle_processes(workers: int, device: str) -> dict[str, Any]:
-    """While Keck waits for questions: its own processes, a living reference a judge on a GPU, and nobody else."""
-    allowed = {1: 1, 2: workers, 3: workers, 4: workers if device != "cpu" else 0}
+    """While Keck waits for questions: its own processes, on a GPU a living reference and a child that was started ahead
+    for each judge, both with a broker, and nobody else."""
+    allowed = {1: 1, 2: workers, 3: workers, 4: 4 * workers if device != "cpu" else 0}
 
     def surplus(found: list[Process]) -> list[Process]:
         depths = Counter(p.depth for p in found)
@@ -443,7 +444,7 @@ def _run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "flickering": flickering(parts),
         "idle": idle,
         "left_processes": left,
-        "left_folders": sorted(path.name for path in folder.iterdir()),
+        "left_folders": sorted(p.name for p in folder.iterdir() if not p.name.startswith("keck-leases-")),
         "gpu_memory_mib": memory,
     }
     return found | {"faults": faults(found)}

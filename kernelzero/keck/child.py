@@ -91,7 +91,11 @@ class Child:
         while True:
             message, buffers = self.channel.receive()
             reply, out = self._answer(message, buffers)
-            self.channel.send(reply, out)
+            del message, buffers
+            try:
+                self.channel.send(reply, out)
+            except (torch.OutOfMemoryError, wire.NoRoom) as error:
+                self.channel.send(self._failure(error))
 
     def _answer(self, message: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
         try:
@@ -119,6 +123,9 @@ class Child:
             if frame.filename.endswith(_FILE):
                 where = f" (line {frame.lineno})"
         text = str(error).strip() if not isinstance(error, KeyError) else str(error)
+        if "nvmlInit" in text:
+            # How torch ends when it wants to say more about want of memory, and the sandbox does not let it look.
+            text = "CUDA out of memory"
         return one_line(f"{type(error).__name__}: {text}" if text else type(error).__name__) + where
 
     # --- messages ---
@@ -285,7 +292,7 @@ class Child:
 
     def do_rest(self, message: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
         """Give back the memory that timing took; the next candidate may need it."""
-        self.burst_outputs, self.aside = {}, []
+        self.burst_outputs, self.aside, self.inputs, self.last_output = {}, [], [], []
         torch.cuda.empty_cache()
         return {"ok": True}, []
 

@@ -24,7 +24,7 @@ from kernelzero.keck.machine import CpuMachine, Machine, Untimeable
 from kernelzero.keck.onboard import FORWARD_SEED, INIT_SEED, Case, Reference, TaskRefused, revive, take_on
 from kernelzero.keck.phases import Phases
 from kernelzero.keck.terms import Terms
-from kernelzero.keck.zygote import ChildHandle, Zygote
+from kernelzero.keck.zygote import GRACE_S, ChildHandle, Zygote
 from kernelzero.records import Backend, Candidate, Status, Task, Timing, Verdict
 
 CALLS = 20
@@ -32,7 +32,7 @@ CALLS = 20
 _CALL_S, _CALLS_OF_REFERENCE = 2.0, 100
 _STREAMS = 8
 """Hardware queues for candidates that may use streams."""
-_OUT_OF_MEMORY = re.compile(r"out of memory", re.IGNORECASE)
+_OUT_OF_MEMORY = re.compile(r"out of memory|ALLOC_FAILED", re.IGNORECASE)
 _CACHED_TASKS = 64
 _CACHED_BYTES = 1 << 30
 _LIVING_REFERENCES = 1
@@ -236,7 +236,6 @@ class Judge:
             child = self.zygote.spawn(
                 self.limits.memory_bytes,
                 self.limits.cpu_s,
-                broker=self.machine.on_gpu,
                 connections=_STREAMS if "stream" in candidate.source.lower() else 1,
             )
         try:
@@ -258,6 +257,15 @@ class Judge:
                     seen.timing = self._time(task, reference, child, seen)
         finally:
             child.end()
+            self.machine.give_back_memory()
+
+    def recover(self) -> None:
+        """Forget everything after a fault of Keck's own or the machine's, want of memory for example."""
+        for known in self._tasks.values():
+            if isinstance(known, Reference) and known.child is not None:
+                known.child.end()
+        self._tasks.clear()
+        self.machine.give_back_memory()
 
     def _time(self, task: Task, reference: Reference, child: ChildHandle, seen: _Observed) -> Timing:
         try:
@@ -394,9 +402,11 @@ class _Run:
             reason = f"not finished in time ({message['op']})"
             raise _Decision(Status.TIMEOUT, reason, at_work=self.at_work) from None
         except wire.PeerGone:
-            self.child.end(grace_s=0.02)
+            self.child.end(GRACE_S)
             raise _Decision(Status.RUNTIME_ERROR, self.child.how_it_ended()) from None
         except wire.WireError as error:
+            if _OUT_OF_MEMORY.search(str(error)):
+                raise _Decision(Status.RUNTIME_ERROR, str(error)) from None
             raise _Decision(Status.INCORRECT, f"the output is not what is due: {error}") from None
         if reply.get("ok") is not True:
             raise self._failure(reply)

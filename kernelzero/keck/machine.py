@@ -46,6 +46,10 @@ class Machine(Protocol):
         """Return when there is room again after somebody took too much."""
         ...
 
+    def give_back_memory(self) -> None:
+        """Let others have memory that this process holds for nothing."""
+        ...
+
     def time(
         self,
         reference: Reference,
@@ -104,6 +108,9 @@ class CpuMachine:
 
     def wait_for_memory(self) -> None:
         """Each child has its own limit here."""
+
+    def give_back_memory(self) -> None:
+        """The system sees to it."""
 
     def time(
         self,

@@ -28,7 +28,7 @@ from kernelzero.keck.compare import ABSOLUTE, KERNELBENCH, SCALED, Criterion, di
 from kernelzero.keck.floor import needed_bytes
 from kernelzero.keck.limits import Limits
 from kernelzero.keck.values import map_tensors, tensors
-from kernelzero.keck.zygote import ChildHandle, Zygote
+from kernelzero.keck.zygote import GRACE_S, ChildHandle, Zygote
 
 SEEDS = 8
 """Distinct draws of `get_inputs`, where memory allows."""
@@ -45,6 +45,8 @@ _QUICK_MS = 0.005
 """Modelled milliseconds, launches aside, above which a CPU takes too long for all the inputs beyond the usual."""
 _COMPILE_S = 120.0
 """Seconds that torch.compile may take with one reference."""
+_STRESSES = 8
+"""Cases beyond the draws, at most."""
 INIT_SEED = 20_260_329
 """Seed before a model is built, the same for reference and candidate."""
 FORWARD_SEED = 7
@@ -140,7 +142,9 @@ def take_on(
     try:
         ask = Asker(child, started + limits.timeout_s, share)
         reference = _collect(ask, source, limits, secret, move_weights, profile, cache_bytes)
-        reference.child = child if keep_child else None
+        if keep_child:
+            ask({"op": "rest"})
+            reference.child = child
     finally:
         if not (keep_child and sys.exc_info()[0] is None):
             child.end()
@@ -155,7 +159,7 @@ def revive(source: str, zygote: Zygote, limits: Limits, reference: Reference, *,
         TaskRefused: it does not run this time.
     """
     cpu_s = limits.cpu_s + (int(_COMPILE_S) if compiled else 0)
-    child = zygote.spawn(limits.memory_bytes, cpu_s, broker=compiled)
+    child = zygote.spawn(limits.memory_bytes, cpu_s)
     ask = Asker(child, time.monotonic() + limits.timeout_s + (_COMPILE_S if compiled else 0.0))
     try:
         ask({"op": "load", "entry": "Model", "source": source, "seed": INIT_SEED})
@@ -210,7 +214,7 @@ class Asker:
         except wire.DeadlinePassed:
             raise TaskRefused("time", f"the reference did not finish in time ({message['op']})") from None
         except wire.PeerGone:
-            self.child.end(grace_s=0.05)
+            self.child.end(GRACE_S)
             raise TaskRefused("runs", f"the reference died: {self.child.how_it_ended()}") from None
         except wire.WireError as error:
             raise TaskRefused("runs", f"the reference cannot be used: {error}") from None
@@ -237,7 +241,9 @@ def _collect(
     with ask.turn():
         criterion, null = choose_criterion(cases) if profile == "paper" else (KERNELBENCH, "")
     cases = [dataclasses.replace(case, criterion=criterion) for case in cases]
-    quick = wire.on_gpu() or facts["work_ms"] - facts["launch_ms"] <= _QUICK_MS
+    quick = facts["work_ms"] - facts["launch_ms"] <= _QUICK_MS
+    if wire.on_gpu():
+        quick = (count + _STRESSES) * first.nbytes <= 2 * limits.case_mib << 20
     stress = list(_stress_cases(ask, cases, seeds[0], quick)) if profile == "paper" else []
     near = list(_nearly_the_same(ask, cases, seeds[0])) if profile == "paper" else []
     with ask.turn():

@@ -36,7 +36,7 @@ def serve_judge(sock: socket.socket, options: Options, scratch: Path) -> None:
     sandbox.die_with_parent()
     zygote = Zygote(scratch)
     machine = open_machine(options.device)
-    zygote.connect = machine.connect
+    zygote.connect, zygote.on_gpu = machine.connect, machine.on_gpu
     judge = Judge(zygote, options.limits, machine=machine, terms=options.terms, text_rules=options.text_rules)
     # After the zygote was forked, so that only the holder of the answers hides its memory.
     sandbox.hide_memory()
@@ -76,6 +76,7 @@ def answer(judge: Any, message: dict[str, Any]) -> dict[str, Any]:
     except wire.PeerGone:
         raise
     except Exception as error:
+        judge.recover()
         where = traceback.extract_tb(error.__traceback__)[-1]
         return {"broken": f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"}
 

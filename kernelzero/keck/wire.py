@@ -51,6 +51,10 @@ class WireError(Exception):
     """A value that cannot be sent, or bytes that are not what they claim to be."""
 
 
+class NoRoom(Exception):
+    """The device has no memory left for what is to be sent or received."""
+
+
 class PeerGone(Exception):
     """The other side closed the connection."""
 

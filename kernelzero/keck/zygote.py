@@ -22,6 +22,8 @@ from typing import Any
 from kernelzero.errors import InfrastructureError
 from kernelzero.keck import sandbox, wire
 
+GRACE_S = 1.0
+"""How long a child that hung up may take to be gone: on a GPU the driver has to clean up first."""
 _START_S = 60.0
 _PAUSES = (0.5, 2.0, 5.0, 10.0)
 """Seconds before each further attempt to start a child."""
@@ -43,7 +45,7 @@ def serve(sock: socket.socket, scratch: Path) -> None:
                 channel.send({"pid": pid})
             else:
                 living.pop(message["pid"], None)
-                channel.send({"status": _end(message["pid"], living)})
+                channel.send({"status": _end(message["pid"], living, message["grace_s"])})
     sandbox.kill_all(sandbox.descendants(os.getpid()))
 
 
@@ -111,9 +113,9 @@ def _close_other_descriptors(keep: set[int]) -> None:
                 os.close(fd)
 
 
-def _end(pid: int, living: dict[int, int | None]) -> int | None:
-    """Kill the child and whatever it left; its wait status as `os.waitpid` gives it."""
-    status = sandbox.reap(pid, time.monotonic())
+def _end(pid: int, living: dict[int, int | None], grace_s: float) -> int | None:
+    """Kill the child and whatever it left; its wait status as `os.waitpid` gives it, if it ended by itself in time."""
+    status = sandbox.reap(pid, time.monotonic() + grace_s)
     protected = {p for family in living.items() for p in family if p is not None}
     for other in tuple(protected):
         protected.update(sandbox.descendants(other))
@@ -148,50 +150,63 @@ class Zygote:
         self._sock = mine
         self._channel = wire.Channel(mine)
         self._count = 0
+        self.on_gpu = False
+        """Whether children get a GPU, and with it a broker of compilers."""
+        self._spare: tuple[dict[str, int], ChildHandle] | None = None
+        """A child that was started ahead, and what it was started with."""
 
-    def spawn(self, memory_bytes: int, cpu_s: int, *, broker: bool = False, connections: int = 1) -> ChildHandle:
-        """Fork a confined child with a private folder.
+    def spawn(self, memory_bytes: int, cpu_s: int, *, connections: int = 1) -> ChildHandle:
+        """Fork a confined child with a private folder; on a GPU, one that was started ahead where it fits.
 
         Args:
             memory_bytes: what it may take beyond what it starts with.
             cpu_s: processor seconds it may use.
-            broker: whether it gets one to run Triton's compilers for it.
             connections: hardware queues on a GPU. Eight are usual and take the driver 0.2 s, one child after another;
                 one takes 0.08 s, and streams run one after another.
 
         Raises:
             InfrastructureError: it cannot be started, not even after a while: on a GPU others may take all memory.
         """
+        order = {"memory_bytes": memory_bytes, "cpu_s": cpu_s, "connections": connections}
         for pause in _PAUSES:
             with contextlib.suppress(InfrastructureError):
-                return self._spawn_ready(memory_bytes, cpu_s, broker, connections)
+                return self._started(order)
             time.sleep(pause)
-        return self._spawn_ready(memory_bytes, cpu_s, broker, connections)
+        return self._started(order)
 
-    def _spawn(self, memory_bytes: int, cpu_s: int, broker: bool, connections: int) -> ChildHandle:
+    def _started(self, order: dict[str, int]) -> ChildHandle:
+        child = self._take_spare(order) or self._fork(order)
+        try:
+            child.channel.receive(time.monotonic() + _START_S)
+        except (wire.PeerGone, wire.DeadlinePassed, wire.WireError):
+            child.end(GRACE_S)
+            raise InfrastructureError(f"a child could not be started ({child.how_it_ended()})") from None
+        if self.on_gpu and self._spare is None:
+            # Getting a context takes the driver a while. The next one gets it while this one is judged.
+            usual = order | {"connections": 1}
+            self._spare = (usual, self._fork(usual))
+        return child
+
+    def _take_spare(self, order: dict[str, int]) -> ChildHandle | None:
+        if self._spare is None or self._spare[0] != order:
+            return None
+        (_, child), self._spare = self._spare, None
+        return child
+
+    def _fork(self, order: dict[str, int]) -> ChildHandle:
         self._count += 1
         folder = self.scratch / f"child-{self._count}"
         folder.mkdir(parents=True)
         mine, theirs = socket.socketpair()
-        order = {"op": "spawn", "folder": str(folder), "memory_bytes": memory_bytes, "cpu_s": cpu_s}
-        self._channel.send({**order, "broker": broker, "connections": connections})
+        self._channel.send({"op": "spawn", "folder": str(folder), "broker": self.on_gpu, **order})
         socket.send_fds(self._sock, [b"f"], [theirs.fileno()])
         theirs.close()
         reply, _ = self._channel.receive(time.monotonic() + 30)
         return ChildHandle(self, reply["pid"], self.connect(mine), folder)
 
-    def _spawn_ready(self, memory_bytes: int, cpu_s: int, broker: bool, connections: int) -> ChildHandle:
-        child = self._spawn(memory_bytes, cpu_s, broker, connections)
-        try:
-            child.channel.receive(time.monotonic() + _START_S)
-        except (wire.PeerGone, wire.DeadlinePassed, wire.WireError):
-            child.end()
-            raise InfrastructureError(f"a child could not be started ({child.how_it_ended()})") from None
-        return child
-
-    def end(self, pid: int) -> int | None:
-        """Kill a child with all its descendants; its wait status if it had ended by itself, else None."""
-        self._channel.send({"op": "end", "pid": pid})
+    def end(self, pid: int, grace_s: float) -> int | None:
+        """Kill a child with all its descendants; its wait status if it ended by itself in time, else None."""
+        self._channel.send({"op": "end", "pid": pid, "grace_s": grace_s})
         reply, _ = self._channel.receive(time.monotonic() + 60)
         return reply["status"]
 
@@ -222,13 +237,11 @@ class ChildHandle:
         return self.channel.receive(deadline, max_payload)
 
     def end(self, grace_s: float = 0.0) -> None:
-        """Kill it and all that it started. With `grace_s`, first wait for it to end by itself."""
+        """Kill it and all that it started, at the latest after so many seconds in which it can end by itself."""
         if self.ended:
             return
         self.ended = True
-        if grace_s:
-            time.sleep(grace_s)
-        self.wait_status = self._zygote.end(self._pid)
+        self.wait_status = self._zygote.end(self._pid, grace_s)
         self.channel.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 

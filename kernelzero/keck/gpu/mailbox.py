@@ -53,8 +53,14 @@ class _Owned:
             return
         if self.address:
             self.cuda.free(self.address)
-        self.count = -(-count // _GRAIN) * _GRAIN
-        self.address = self.cuda.allocate(self.count)
+        self.address, self.count = 0, 0
+        torch.cuda.empty_cache()
+        try:
+            rounded = -(-count // _GRAIN) * _GRAIN
+            self.address = self.cuda.allocate(rounded)
+        except CudaError as error:
+            raise wire.NoRoom(f"out of memory: {error}") from None
+        self.count = rounded
         self.handle = self.cuda.export(self.address)
         self.number += 1
 
@@ -93,8 +99,11 @@ class ChildChannel(wire.Channel):
             message, _ = super().receive(deadline, max_payload)
             if "grow" not in message:
                 break
-            self._inbox.grow(int(message["grow"]))
-            super().send({"box": self._inbox.describe()}, None, deadline)
+            try:
+                self._inbox.grow(int(message["grow"]))
+                super().send({"box": self._inbox.describe()}, None, deadline)
+            except wire.NoRoom as error:
+                super().send({"no_room": str(error)}, None, deadline)
         sizes = message["mail"]["sizes"]
         return message["body"], _empty(self._inbox.view, sizes) if sizes else []
 
@@ -171,6 +180,8 @@ class JudgeChannel(wire.Channel):
                 old.close()
             super().send({"grow": count}, None, deadline)
             told, _ = super().receive(deadline)
+            if "no_room" in told:
+                raise wire.WireError(f"CUDA out of memory: no room for inputs of {count >> 20} MiB")
             self._inbox = _Opened(self._cuda, told.get("box"))
             if self._inbox.count < count:
                 raise wire.WireError("the child makes no room for its inputs")

@@ -36,7 +36,7 @@ from kernelzero.keck.gpu.mailbox import JudgeChannel
 from kernelzero.keck.gpu.provenance import foreign_kernel
 from kernelzero.keck.machine import Untimeable
 from kernelzero.keck.onboard import Case, Reference
-from kernelzero.keck.zygote import ChildHandle
+from kernelzero.keck.zygote import GRACE_S, ChildHandle
 from kernelzero.records import Basis, Timing
 
 MIN_ROUNDS, MAX_ROUNDS = 5, 15
@@ -47,8 +47,8 @@ SYSTEMATIC = 0.02
 narrower."""
 UNSTEADY = 0.2
 """Half-widths above this, after all rounds, are no measurement."""
-BURST_MS = 4.0
-MIN_CALLS, MAX_CALLS = 3, 20
+BURST_MS = 3.0
+MIN_CALLS, MAX_CALLS = 3, 12
 POOL = 3
 _POOL_BYTES = 4 << 30
 _BURST_LIMIT_S = 60.0
@@ -56,7 +56,7 @@ _SLOW_MS = 200.0
 """Calls longer than this are timed one at a time, and no oftener than needed for an interval."""
 _MIN_SPIN_MS, _SPIN_SHARE, _MAX_SPIN_MS, _MAX_STRETCH = 0.3, 1.3, 40.0, 4.0
 """The GPU is kept busy for this share of the time that queueing a burst takes."""
-_ROOMY = 0.5
+_ROOMY, _SLACK_BYTES = 0.25, 256 << 20
 _COPIED_BYTES = 256 << 20
 _HIDDEN_FIXED_MS, _HIDDEN_CALL_MS, _HIDDEN_SHARE = 4.0, 0.1, 0.2
 _SET_ASIDE_BYTES = 1 << 30
@@ -125,13 +125,18 @@ class GpuMachine:
             yield
 
     def wait_for_memory(self) -> None:
-        """Return when most of the GPU's memory is free, or after a minute."""
-        for _ in range(120):
+        """Return when a good part of the GPU's memory is free, or after half a minute."""
+        for _ in range(60):
+            torch.cuda.empty_cache()
             free, total = torch.cuda.mem_get_info()
             if free > _ROOMY * total:
                 return
-            torch.cuda.empty_cache()
             time.sleep(0.5)
+
+    def give_back_memory(self) -> None:
+        """Let others have what this process holds for nothing."""
+        if torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > _SLACK_BYTES:
+            torch.cuda.empty_cache()
 
     def time(
         self,
@@ -288,7 +293,7 @@ class _Side:
         except wire.DeadlinePassed:
             raise Untimeable("timeout", f"not finished in {_BURST_LIMIT_S:.0f} s ({message['op']})") from None
         except wire.PeerGone:
-            self.child.end(grace_s=0.02)
+            self.child.end(GRACE_S)
             raise Untimeable("runtime_error", self.child.how_it_ended()) from None
         except wire.WireError as error:
             raise Untimeable("rejected", f"the answer is malformed: {error}") from None
