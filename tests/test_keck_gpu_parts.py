@@ -92,18 +92,35 @@ def test_nobody_checks_while_somebody_times(tmp_path):
 def test_the_interval_of_a_race():
     from kernelzero.keck.gpu import timing
 
-    race = timing._Race.__new__(timing._Race)
+    race = timing._Race(None, None, [])
     race.times = {False: [1.9, 2.0, 2.1, 2.0, 2.0], True: [1.0] * 5}
     # mean 0.6926, standard deviation 0.0354 over five rounds, t = 2.776
     assert race._half_width() == pytest.approx(2.776 * 0.03540 / math.sqrt(5), rel=1e-3)
 
 
-def race(reference_ms, candidate_ms):
+def race(reference_ms, candidate_ms, hidden_ms=(1.0, 1.0), dry=False):
+    """A race that was run: a round for each pair of times, a burst of ten calls each."""
     from kernelzero.keck.gpu import timing
 
-    race = timing._Race.__new__(timing._Race)
-    race.times, race.hidden, race.aside = {False: reference_ms, True: candidate_ms}, [], []
+    def burst(ms, hidden):
+        return timing._Burst([(0, 1.0)] * 10, [ms] * 10, [0], 10 * ms + hidden + 2.0, 2.0, dry)
+
+    race = timing._Race(None, None, [])
+    race.times = {False: reference_ms, True: candidate_ms}
+    race.bursts = [(burst(a, hidden_ms[0]), burst(b, hidden_ms[1])) for a, b in zip(reference_ms, candidate_ms, strict=True)]
     return race
+
+
+def test_work_outside_of_the_timed_section_shows_on_the_judges_clock():
+    from kernelzero.keck.machine import Untimeable
+
+    honest = race([0.1] * 5, [0.05] * 5, hidden_ms=(1.0, 1.3)).timing()
+    assert honest.speedup == pytest.approx(2.0)
+    # A tenth of a millisecond a call, the reference's whole work, beside the events.
+    with pytest.raises(Untimeable, match="two clocks disagree"):
+        race([0.1] * 5, [0.001] * 5, hidden_ms=(1.0, 2.5)).timing()
+    # Where the GPU waits for the host, the host's time is inside of the events, and its clock says nothing.
+    assert race([0.1] * 5, [0.2] * 5, hidden_ms=(1.0, 9.0), dry=True).timing().speedup == pytest.approx(0.5)
 
 
 def test_no_interval_is_narrower_than_what_two_processes_differ_by():

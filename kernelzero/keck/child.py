@@ -182,12 +182,15 @@ class Child:
         ACTIVE.meter, ACTIVE.kernel_launches = cost.Meter(), 0
         self.runtime.seed(message["seed"])
         ACTIVE.blank = message.get("blank", False)
-        ACTIVE.turn_due = self._take_turn if message.get("turn_due") else None
+        ACTIVE.protected = frozenset(_storage(t) for t in (*tensors(inputs), *_state(self.model).values()))
+        ACTIVE.turn_due, ACTIVE.turn_taken = (self._take_turn if message.get("turn_due") else None), False
         traced = message.get("trace", False)
         if traced:
             self.runtime.start_trace()
-        output = self._forward(inputs)
-        ACTIVE.blank, ACTIVE.turn_due = False, None
+        try:
+            output = self._forward(inputs)
+        finally:
+            ACTIVE.blank, ACTIVE.turn_due = False, None
         ran = self.runtime.stop_trace() if traced else None
         self.runtime.check_settled(output)
         if self.is_candidate and message.get("check", True):
@@ -247,7 +250,7 @@ class Child:
         self.model.compile()
         inputs = wire.decode(message["tree"], wire.copies(buffers))
         try:
-            with torch.no_grad():
+            with torch.no_grad(), torch.device("cuda"):
                 self.model(*inputs)
                 self.model(*inputs)
         except Exception as error:
@@ -271,7 +274,8 @@ class Child:
     def do_pool(self, message: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
         """Keep one more set of inputs for timed calls; the first one starts a new pool."""
         if message["first"]:
-            self.pool = []
+            self.pool, self.inputs, self.last_output = [], [], []
+            guard.forget_call()
         self.pool.append(wire.decode(message["tree"], wire.copies(buffers)))
         return {"ok": True}, []
 
@@ -285,6 +289,7 @@ class Child:
         burst = Burst(self.model, self.pool, message["plan"], message["spin_ms"])
         ran = self.runtime.stop_trace() if message["traced"] else None
         burst.check_settled()
+        self._raise_finding()
         self.burst_outputs = burst.outputs
         times = {"times_ms": burst.times_ms, "queued_ms": burst.queued_ms, "dry": burst.dry}
         names = {"ran": ran, "own_names": sorted(ACTIVE.own_names)}
@@ -298,8 +303,8 @@ class Child:
 
     def do_set_aside(self, message: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
         """Copy the output of one call of the last burst; the copy is made before any later call."""
-        output = guard.plain(self.burst_outputs[message["call"]])
-        self.aside.append(map_tensors(output, torch.Tensor.clone))
+        self.aside.append(map_tensors(self.burst_outputs[message["call"]], torch.Tensor.clone))
+        self._raise_finding()
         return {"ok": True}, []
 
     def do_next_aside(self, message: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
@@ -311,7 +316,7 @@ class Child:
         """What this reference gives for a set of the pool times a factor, as in a timed call."""
         from kernelzero.keck.gpu.runtime import scaled
 
-        with torch.no_grad():
+        with torch.no_grad(), torch.device("cuda"):
             tree, out = wire.encode(self.model(*scaled(self.pool[message["number"]], message["factor"])))
         return {"ok": True, "tree": tree}, out
 

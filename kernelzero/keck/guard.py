@@ -91,20 +91,20 @@ class OperatorGuard(TorchDispatchMode):
 
 def _computed(func: Any, args: Any, kwargs: Any) -> Any:
     """A computation of PyTorch's, where the policy allows it; what it makes of a kernel's output is the kernel's."""
+    ACTIVE.take_turn()
     out = func(*args, **kwargs)
     cost.count_operator(ACTIVE.meter, func, args, kwargs, out)
     if any(produced.is_produced(t) for t in tensors((args, tuple(kwargs.values())))):
         for tensor in tensors(out):
-            produced.mark(tensor)
+            produced.given(tensor)
     _KEEP_ALIVE.append(out)
     return out
 
 
 def blank(given: list[torch.Tensor]) -> None:
-    """Zeros in those of a kernel's tensors that were made in this call; the inputs and the weights stay."""
-    made = {t.untyped_storage().data_ptr() for t in tensors(tuple(_KEEP_ALIVE))}
+    """Zeros in all that a kernel was given but the inputs and the weights."""
     for tensor in given:
-        if tensor.untyped_storage().data_ptr() in made:
+        if tensor.untyped_storage().data_ptr() not in ACTIVE.protected:
             tensor.untyped_storage().fill_(0)  # type: ignore[attr-defined]
 
 
@@ -142,7 +142,7 @@ def _account(func: Any, name: str, args: Any, kwargs: Any, out: Any) -> None:
     if name in COPIES and isinstance(out, torch.Tensor):
         sources = [t for t in args if isinstance(t, torch.Tensor)][1 if name == "copy_" else 0 :]
         if any(produced.is_produced(t) for t in sources):
-            produced.mark(out)
+            produced.given(out)
     _KEEP_ALIVE.append(out)
 
 
@@ -153,6 +153,8 @@ _KEEP_ALIVE: list[Any] = []
 def _poison(tensor: torch.Tensor) -> None:
     """Fill uninitialised memory with a value that no answer has, so that stale memory cannot pass."""
     storage = tensor.untyped_storage()
+    if ACTIVE.capturing is not None:
+        return  # it would be captured, and so be a part of each replay
     if ACTIVE.blank:
         storage.fill_(0)  # type: ignore[attr-defined]
     elif tensor.dtype.is_floating_point or tensor.dtype.is_complex:
@@ -253,9 +255,9 @@ def plain(value: Any) -> Any:
     if type(value) is torch.Size:
         return tuple(int(item) for item in value)
     if isinstance(value, tuple):
-        return tuple(plain(item) for item in value)
+        return tuple(plain(item) for item in tuple.__iter__(value))
     if isinstance(value, list):
-        return [plain(item) for item in value]
+        return [plain(item) for item in list.__iter__(value)]
     if isinstance(value, dict):
         return {key: plain(item) for key, item in dict.items(value)}
     return value
@@ -488,6 +490,12 @@ def watched_forward(host: TorchFunctionMode) -> Iterator[None]:
         ACTIVE.in_forward = False
     if _mode_depth() != depth:
         raise ACTIVE.violate("forward leaves a mode on torch's stack")
+
+
+def forget_call() -> None:
+    """Let go of the tensors of the last call."""
+    _KEEP_ALIVE.clear()
+    ACTIVE.addresses.clear()
 
 
 def _mode_depth() -> tuple[int, int]:

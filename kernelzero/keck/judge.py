@@ -30,6 +30,8 @@ from kernelzero.records import Backend, Candidate, Status, Task, Timing, Verdict
 CALLS = 20
 """Calls whose outputs are compared."""
 _CALL_S, _CALLS_OF_REFERENCE = 2.0, 100
+_LEAST_SHARE = 0.02
+"""Of the kernels' time under policy "hybrid": what is less is for show."""
 _STREAMS = 8
 """Hardware queues for candidates that may use streams."""
 _OUT_OF_MEMORY = re.compile(r"out of memory|ALLOC_FAILED", re.IGNORECASE)
@@ -129,7 +131,9 @@ class Judge:
         """A child that has the reference loaded, made anew where it was given up."""
         if self.machine.on_gpu and (reference.child is None or reference.child.ended):
             compiled = self.terms.baseline == "torch.compile"
-            reference.child = revive(source, self.zygote, self.limits, reference, compiled=compiled)
+            reference.child = revive(
+                source, self.zygote, self.limits, reference, compiled=compiled, share=self.machine.shared
+            )
         self._end_others(reference)
         return reference.child
 
@@ -181,15 +185,15 @@ class Judge:
         # What follows may have been a neighbour's doing: once more, with most of the memory free, or alone.
         if self.machine.on_gpu and _OUT_OF_MEMORY.search(made.reason):
             self.machine.wait_for_memory()
-            made, seen = self._decide(task, candidate, timed)
+            made, seen = self._decide(task, candidate, timed, phases=seen.phases)
         if self.machine.on_gpu and made.status is Status.TIMEOUT and made.at_work:
-            made, seen = self._decide(task, candidate, timed, alone=True)
+            made, seen = self._decide(task, candidate, timed, alone=True, phases=seen.phases)
         return self._verdict(task, candidate, made, seen, timed, time.monotonic() - started)
 
     def _decide(
-        self, task: Task, candidate: Candidate, timed: bool, alone: bool = False
+        self, task: Task, candidate: Candidate, timed: bool, alone: bool = False, phases: Phases | None = None
     ) -> tuple[_Decision, _Observed]:
-        seen = _Observed(Phases(lambda: self.machine.waited_s))
+        seen = _Observed(phases or Phases(lambda: self.machine.waited_s))
         try:
             if self.text_rules:
                 rules.check(candidate.source, candidate.backend)
@@ -240,7 +244,7 @@ class Judge:
             )
         try:
             run = _Run(child, self.limits.timeout_s, seen, self.machine, hybrid=self.terms.policy == "hybrid")
-            if self.machine.on_gpu and "autotune" not in candidate.source:
+            if self.machine.on_gpu:
                 run.call_limit_s = _CALL_S + _CALLS_OF_REFERENCE * reference.call_s
             if alone:
                 run.share, run.call_limit_s = self.machine.alone, run.call_limit_s / 2
@@ -250,11 +254,11 @@ class Judge:
                 # Its weights cannot be set, so it is held to the reference as constructed under the same seed.
                 reference = self.reference(task.source, move_weights=False)
             run.calls(reference)
-            if self.terms.policy == "hybrid":
-                run.require_kernels_that_matter(reference)
             if timed:
                 with seen.phases("timing"):
                     seen.timing = self._time(task, reference, child, seen)
+            if self.terms.policy == "hybrid":
+                run.require_kernels_that_matter(reference)  # the last question: the child may not outlive it
         finally:
             child.end()
             self.machine.give_back_memory()
@@ -364,6 +368,9 @@ class _Run:
 
     def require_kernels_that_matter(self, reference: Reference) -> None:
         """One more call, in which the candidate's kernels leave zeros: the output has to be another one."""
+        if self.seen.own_share is not None and self.seen.own_share < _LEAST_SHARE:
+            share = f"{self.seen.own_share:.1%}"
+            raise _Decision(Status.REJECTED, f"the kernels do not matter: {share} of the GPU's time is theirs")
         case = reference.cases[0]
         message = {"op": "call", "tree": case.tree, "seed": FORWARD_SEED, "check": False, "blank": True}
         try:
@@ -372,7 +379,7 @@ class _Run:
             same = shape_difference(facts["tree"], case.expected) is None
             same = same and difference(wire.decode(facts["tree"], out), case.expected, case.criterion) is None
         except _Decision as failed:
-            if failed.status is not Status.RUNTIME_ERROR:
+            if failed.status is Status.REJECTED:
                 raise
             return  # without its kernels it does not even run
         except (KeyError, TypeError, ValueError, wire.WireError) as error:
@@ -413,10 +420,11 @@ class _Run:
         return reply, out
 
     def _take_turn(self) -> dict[str, Any]:
-        turn, self.turn = self.turn, None
-        if turn is None:
+        """The GPU for the rest of a first call; asked for again when something more was compiled."""
+        if self.turn is None:
             raise _Decision(Status.REJECTED, "the answer is malformed: no turn is due")
-        turn.enter_context(self._share())
+        if not self.at_work:
+            self.turn.enter_context(self._share())
         return {"turn": True}
 
     def _build(self, request: Any) -> dict[str, Any]:

@@ -46,14 +46,19 @@ class Ledger:
     """Launches of the candidate's own kernels in this call."""
     hybrid: bool = False
     """Whether PyTorch may compute beside the candidate's kernels."""
+    protected: frozenset[int] = frozenset()
+    """Storages of inputs and weights, which stay when kernels leave zeros."""
     blank: bool = False
     """Whether kernels leave zeros in this call, to see whether they matter."""
     candidate: bool = False
     """Whether this process runs a candidate and not a reference."""
+    forms: set[Any] = field(default_factory=set)
+    """Compiled forms of kernels that were looked at."""
     own_names: set[str] = field(default_factory=set)
     """On a GPU: what the compiler called the kernels that the candidate launched."""
     turn_due: Callable[[], None] | None = None
     """Has the judge take the GPU; asked before the first kernel of a call that starts without it."""
+    turn_taken: bool = False
     addresses: list[Any] = field(default_factory=list)
     """Tensors whose address the host asked for in this call: device code that is launched bare is given numbers."""
     capturing: list[Any] | None = None
@@ -61,11 +66,11 @@ class Ledger:
     torch_kernels: int = 0
     """On a GPU: allowed operators and fills of this call, each of which may launch a kernel of PyTorch's."""
 
-    def take_turn(self) -> None:
-        """Wait for the GPU, once, where this call has to."""
-        due, self.turn_due = self.turn_due, None
-        if due is not None:
-            due()
+    def take_turn(self, again: bool = False) -> None:
+        """Wait for the GPU where this call has to: once, and `again` to start the clock of what runs anew."""
+        if self.turn_due is not None and (again or not self.turn_taken):
+            self.turn_taken = True
+            self.turn_due()
 
     def violate(self, reason: str) -> Violation:
         """Record a broken rule and give the exception to raise."""

@@ -78,7 +78,7 @@ class Case:
     @property
     def nbytes(self) -> int:
         """Bytes held."""
-        return sum(len(b) for b in self.buffers) + _nbytes(self.expected)
+        return sum(len(b) for b in self.buffers) + _nbytes(self.expected) + _nbytes(self.wide)
 
 
 @dataclass
@@ -109,6 +109,10 @@ class Reference:
     def load_payload(self) -> tuple[Any, list[Any]]:
         """What a candidate is given to build its model: constructor arguments and weights."""
         return wire.encode({"init": self.init, "state": self.state})
+
+
+Share = Callable[[], contextlib.AbstractContextManager[None]]
+"""Gives the context in which a child computes: on a GPU, beside others and never while one is timed."""
 
 
 def take_on(
@@ -152,7 +156,15 @@ def take_on(
     return reference
 
 
-def revive(source: str, zygote: Zygote, limits: Limits, reference: Reference, *, compiled: bool = False) -> ChildHandle:
+def revive(
+    source: str,
+    zygote: Zygote,
+    limits: Limits,
+    reference: Reference,
+    *,
+    compiled: bool = False,
+    share: Share = contextlib.nullcontext,
+) -> ChildHandle:
     """A new child with a reference that was taken on before: loaded, with its weights, `compiled` by torch.compile.
 
     Raises:
@@ -160,7 +172,7 @@ def revive(source: str, zygote: Zygote, limits: Limits, reference: Reference, *,
     """
     cpu_s = limits.cpu_s + (int(_COMPILE_S) if compiled else 0)
     child = zygote.spawn(limits.memory_bytes, cpu_s)
-    ask = Asker(child, time.monotonic() + limits.timeout_s + (_COMPILE_S if compiled else 0.0))
+    ask = Asker(child, time.monotonic() + limits.timeout_s + (_COMPILE_S if compiled else 0.0), share)
     try:
         ask({"op": "load", "entry": "Model", "source": source, "seed": INIT_SEED})
         tree, buffers = wire.encode(reference.state)
@@ -173,11 +185,7 @@ def revive(source: str, zygote: Zygote, limits: Limits, reference: Reference, *,
     return child
 
 
-Share = Callable[[], contextlib.AbstractContextManager[None]]
-"""Gives the context in which a child computes: on a GPU, beside others and never while one is timed."""
-
-
-_COMPUTES = frozenset(("inputs", "call", "call_wide", "matters"))
+_COMPUTES = frozenset(("inputs", "call", "call_wide", "matters", "compile"))
 
 
 class Asker:
@@ -195,7 +203,9 @@ class Asker:
         if self._has_turn:
             yield
             return
+        began = time.monotonic()
         with self.share():
+            self.deadline += time.monotonic() - began  # waiting for others is not its time
             self._has_turn = True
             try:
                 yield
@@ -364,7 +374,7 @@ def _nearly_the_same(ask: Asker, cases: list[Case], seed: int) -> Iterator[Case]
         try:
             case, _ = answer(ask, tree, buffers, cases[0].criterion, "inputs redrawn in part")
         except TaskRefused as refusal:
-            if refusal.kind == "runs" and not ask.child.ended:
+            if _is_the_inputs_fault(refusal, ask):
                 return
             raise
         telling = _is_telling(case, cases[0])
@@ -408,10 +418,15 @@ def _stressed(ask: Asker, case: Case, change: Any, criterion: Criterion, label: 
     try:
         stressed, _ = answer(ask, tree, buffers, criterion, label)
     except TaskRefused as refusal:
-        if refusal.kind == "runs" and not ask.child.ended:
+        if _is_the_inputs_fault(refusal, ask):
             return None
         raise
     return stressed if _is_telling(stressed, case) and choose_or_none([stressed]) is not None else None
+
+
+def _is_the_inputs_fault(refusal: TaskRefused, ask: Asker) -> bool:
+    """Whether the reference merely does not take such inputs. Want of memory is not their fault."""
+    return refusal.kind == "runs" and not ask.child.ended and "out of memory" not in refusal.reason
 
 
 def _is_telling(stressed: Case, case: Case) -> bool:

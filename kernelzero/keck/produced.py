@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from kernelzero.keck.ledger import ACTIVE
+
 _produced: dict[int, int] = {}
 """Start → end of every storage that a kernel has stored to (CPU) or was given (GPU) during this call."""
 
@@ -22,6 +24,13 @@ def mark(tensor: torch.Tensor) -> None:
     """The tensor's storage is produced: a kernel was given it, or it is a layout copy of something produced."""
     storage = tensor.untyped_storage()
     _produced[storage.data_ptr()] = storage.data_ptr() + storage.nbytes()
+
+
+def given(tensor: torch.Tensor) -> None:
+    """Mark it, now and whenever the CUDA graph that is being captured is replayed."""
+    mark(tensor)
+    if ACTIVE.capturing is not None:
+        ACTIVE.capturing.append(tensor)
 
 
 def is_produced(tensor: torch.Tensor) -> bool:

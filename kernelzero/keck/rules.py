@@ -45,7 +45,7 @@ _ATTRIBUTES = words(
     "set_default_device set_num_threads set_default_tensor_type set_float32_matmul_precision "
     "use_deterministic_algorithms register_forward_hook register_forward_pre_hook register_module_forward_hook "
     "register_full_backward_hook attrgetter methodcaller Formatter os io posix mmap shutil tempfile weakref "
-    "marshal resource fcntl linecache to_dlpack apply_ map_ map2_"
+    "marshal resource fcntl linecache JITFunction to_dlpack apply_ map_ map2_"
 )
 _CALLS = words("torch.load torch.save numpy.load numpy.save torch.compile torch.set_grad_enabled")
 _DEFINABLE = words(
@@ -89,6 +89,7 @@ def check(source: str, backend: Backend) -> None:
             raise RuleBroken(reason, getattr(node, "lineno", None))
         if isinstance(node, ast.Name) and node.id in ("getattr", "setattr") and id(node) not in called:
             raise RuleBroken(f"{node.id} may only be called", node.lineno)
+    _check_supers(tree)
     _check_fallbacks(tree)
 
 
@@ -255,6 +256,16 @@ def _class_reasons(node: ast.ClassDef, modules: dict[str, str]) -> Iterator[str]
             yield "tensor subclasses are not allowed"
     if any(keyword.arg == "metaclass" for keyword in node.keywords):
         yield "metaclasses are not allowed"
+
+
+def _check_supers(tree: ast.Module) -> None:
+    """super(C, self) leads past what stands between C and its base, so C has to be a class of this file."""
+    own = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super" and node.args:
+            first = node.args[0]
+            if not (isinstance(first, ast.Name) and first.id in own):
+                raise RuleBroken("super of anything but a class of this file is not allowed", node.lineno)
 
 
 def _check_fallbacks(tree: ast.Module) -> None:

@@ -41,10 +41,14 @@ def serve_judge(sock: socket.socket, options: Options, scratch: Path) -> None:
     # After the zygote was forked, so that only the holder of the answers hides its memory.
     sandbox.hide_memory()
     channel = wire.Channel(sock)
-    with contextlib.suppress(wire.PeerGone):
-        while True:
+    while True:
+        try:
             message, _ = channel.receive()
-            channel.send(answer(judge, message))
+        except wire.PeerGone:
+            return
+        reply = answer(judge, message)
+        with contextlib.suppress(wire.PeerGone):
+            channel.send(reply)
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,7 @@ def answer(judge: Any, message: dict[str, Any]) -> dict[str, Any]:
     except (TaskRefused, Untimeable) as refusal:
         return {"refused": refusal.reason}
     except wire.PeerGone:
-        raise
+        raise RuntimeError("the process that children are forked from is gone") from None
     except Exception as error:
         judge.recover()
         where = traceback.extract_tb(error.__traceback__)[-1]

@@ -13,7 +13,7 @@ def tensors(value: Any) -> list[Any]:
     if isinstance(value, torch.Tensor):
         return [value]
     if isinstance(value, list | tuple):
-        return [t for item in tuple(value) for t in tensors(item)]
+        return [t for item in _items(value) for t in tensors(item)]
     if isinstance(value, dict):
         return [t for item in dict.values(value) for t in tensors(item)]
     return []
@@ -26,12 +26,17 @@ def map_tensors(value: Any, function: Callable[[Any], Any]) -> Any:
     if isinstance(value, torch.Tensor):
         return function(value)
     if isinstance(value, tuple):
-        return tuple(map_tensors(item, function) for item in value)
+        return tuple(map_tensors(item, function) for item in _items(value))
     if isinstance(value, list):
-        return [map_tensors(item, function) for item in value]
+        return [map_tensors(item, function) for item in _items(value)]
     if isinstance(value, dict):
         return {key: map_tensors(item, function) for key, item in dict.items(value)}
     return value
+
+
+def _items(value: list[Any] | tuple[Any, ...]) -> list[Any]:
+    # By the base class's own method: a candidate's may compute.
+    return list(list.__iter__(value) if isinstance(value, list) else tuple.__iter__(value))
 
 
 def same_values(a: Any, b: Any) -> bool:

@@ -184,7 +184,11 @@ class Zygote:
         if self.on_gpu and self._spare is None:
             # Getting a context takes the driver a while. The next one gets it while this one is judged.
             usual = order | {"connections": 1}
-            self._spare = (usual, self._fork(usual))
+            try:
+                self._spare = (usual, self._fork(usual))
+            except BaseException:
+                child.end()
+                raise
         return child
 
     def _take_spare(self, order: dict[str, int]) -> ChildHandle | None:

@@ -327,6 +327,9 @@ class _Ladder:
     def _described(self, rung: str, library: str, cubins: Iterable[Path]) -> Built:
         symbols = [name for cubin in cubins for name in Elf.read(cubin).kernels()]
         readable = provenance.demangle(symbols)
+        for symbol in symbols:
+            if provenance.is_a_librarys(symbol, readable[symbol]):
+                raise _Decided(Status.REJECTED, f"a kernel has a name like a library's: {readable[symbol][:80]}")
         ptx = "\n".join(p.read_text(errors="replace") for p in sorted((self.folder / "keep").glob("*.ptx")))
         if ptx:
             (self.folder / "kernels.ptx").write_text(ptx, encoding="utf-8")

@@ -167,6 +167,24 @@ def operator_name(entry: str) -> str | None:
     return None
 
 
+_LIBRARIES = re.compile(
+    r"(?:ampere|volta|turing|maxwell|hopper|blackwell|sm\d\d|nvjet|cutlass|cudnn|cublas|xmma|gemmSN|gemmk1|gemv|splitK)"
+    r"|(?:void )?(?:at|c10|torch|cub|thrust|cutlass|cudnn|cublas\w*|flash)::",
+    re.IGNORECASE,
+)
+
+
+def is_a_librarys(symbol: str, readable: str) -> bool:
+    """Whether a kernel is named as those of vendors and of torch are: by its name it will be known when it runs.
+
+    Kernels that a candidate gets from the headers of CUB keep their names, and may: they were compiled with it.
+    """
+    plain = readable.removeprefix("void ")
+    if plain.startswith("cub::"):
+        return False
+    return bool(_LIBRARIES.match(plain) or _LIBRARIES.match(symbol))
+
+
 def demangle(names: Iterable[str]) -> dict[str, str]:
     """C++ names as a person would write them; names of C stay as they are."""
     wanted = list(dict.fromkeys(names))

@@ -42,6 +42,8 @@ _FLUSH_BYTES = 192 << 20
 _WORK_BUFFERS, _WORK_BYTES = 6, 1 << 30
 """Copies of the inputs that timed calls take turns in: where memory lies changes a kernel's time by some per cent."""
 _CYCLES_PER_MS = 1_800_000
+_COMPILED_S = 0.02
+"""A launch that took so long has compiled."""
 _MEMORY_SHARE = 0.3
 """Of the GPU's memory, for what torch allocates in one child: who takes all that there is shall not starve others."""
 
@@ -53,13 +55,17 @@ class WatchedKernel(jit.JITFunction):
         """Launch over `grid`; arguments as Triton takes them."""
         try:
             if ACTIVE.turn_due is not None and ACTIVE.in_forward:
-                super().run(*args, grid=grid, warmup=True, **kwargs)  # compiled before others have to wait
-                ACTIVE.take_turn()
+                started = time.monotonic()
+                super().run(*args, grid=grid, warmup=True, **kwargs)
+                # Before anything runs; and again when something was compiled, whose time is not the kernels'.
+                ACTIVE.take_turn(again=time.monotonic() - started > _COMPILED_S)
             compiled = super().run(*args, grid=grid, warmup=warmup or ACTIVE.blank, **kwargs)
         except TritonError as error:
             raise ACTIVE.compile_fault(f"kernel {self.fn.__name__}: {front_end_message(error)}") from None
+        if compiled is not None:
+            _look_at(self, compiled)
         if ACTIVE.in_forward and not warmup:
-            _record_launch(self, compiled, (*args, *kwargs.values()))
+            _record_launch(self, (*args, *kwargs.values()))
         return compiled
 
 
@@ -76,7 +82,7 @@ def _watched_function(function: Callable[..., Any]) -> Callable[..., Any]:
             ACTIVE.kernel_launches += 1
             with torch._C.DisableTorchFunction():
                 for tensor in tensors((args, tuple(kwargs.values()), output)):
-                    _given(tensor)
+                    produced.given(tensor)
         return output
 
     return call
@@ -102,7 +108,8 @@ class WatchedGraph(torch.cuda.CUDAGraph):
 
     def replay(self) -> None:
         """Run all again; what the kernels were given then is their work of this call."""
-        super().replay()
+        if not ACTIVE.blank:
+            super().replay()
         if ACTIVE.in_forward:
             ACTIVE.kernel_launches += self._launches
             with torch._C.DisableTorchFunction():
@@ -125,37 +132,34 @@ def _bare_launch(values: Sequence[Any]) -> Iterator[None]:
         if ACTIVE.in_forward:
             ACTIVE.kernel_launches += 1
             for tensor in tensors_given:
-                _given(tensor)
+                produced.given(tensor)
 
 
 def _holds(storage: Any, address: int) -> bool:
     return bool(storage.data_ptr() <= address < storage.data_ptr() + storage.nbytes())
 
 
-def _given(tensor: torch.Tensor) -> None:
-    """A kernel was given this tensor, now or in a graph that is being captured."""
-    produced.mark(tensor)
-    if ACTIVE.capturing is not None:
-        ACTIVE.capturing.append(tensor)
+def _look_at(kernel: WatchedKernel, compiled: Any) -> None:
+    """Each form of a kernel once, in timed calls too: its name, and whether it computes in 16 bits."""
+    form = getattr(compiled, "hash", None) or id(compiled)
+    if form in ACTIVE.forms:
+        return
+    ACTIVE.forms.add(form)
+    ACTIVE.own_names.add(getattr(compiled, "name", kernel.fn.__name__))
+    if reduced_precision(str(getattr(compiled, "asm", {}).get("ptx", ""))).sixteen:
+        ACTIVE.narrowed(f"kernel {kernel.fn.__name__} computes in 16 bits")
 
 
-def _record_launch(kernel: WatchedKernel, compiled: Any, values: tuple[Any, ...]) -> None:
-    name = kernel.fn.__name__
-    if name not in ACTIVE.kernels:
-        ACTIVE.kernels.append(name)
-    compiled_name = getattr(compiled, "name", name)
-    if compiled_name not in ACTIVE.own_names:
-        ACTIVE.own_names.add(compiled_name)
-        narrow = reduced_precision(str(getattr(compiled, "asm", {}).get("ptx", "")))
-        if narrow.sixteen:
-            ACTIVE.narrowed(f"kernel {name} computes in 16 bits")
+def _record_launch(kernel: WatchedKernel, values: tuple[Any, ...]) -> None:
+    if kernel.fn.__name__ not in ACTIVE.kernels:
+        ACTIVE.kernels.append(kernel.fn.__name__)
     ACTIVE.kernel_launches += 1
     ACTIVE.meter.launches += 1
     with torch._C.DisableTorchFunction():
         for value in values:
             base = getattr(value, "base", value)
             if isinstance(base, torch.Tensor):
-                _given(base)
+                produced.given(base)
 
 
 class GpuRuntime:
@@ -294,13 +298,15 @@ class Burst:
         torch.cuda.synchronize()
         started = time.perf_counter()
         torch.cuda._sleep(int(spin_ms * _CYCLES_PER_MS))
-        with torch.no_grad():
+        with torch.no_grad(), torch.device("cuda"):
             for call, (number, factor) in enumerate(plan):
                 inputs = [_scaled(v, factor, w) for v, w in zip(pool[number], work[call % len(work)], strict=True)]
                 flush.zero_()
                 begin[call].record(stream)
-                output = model(*inputs)
+                output = guard.plain(model(*inputs))
                 end[call].record(stream)
+                if torch.cuda.current_stream() != stream:
+                    raise ACTIVE.violate("a timed call leaves another stream current")
                 self.dry |= begin[call].query()  # the GPU got here before all of the call was queued
                 self._keep(call, output)
                 if len(self._early) < _EARLY and int.from_bytes(os.urandom(2), "little") * len(plan) < 1 << 16:
@@ -349,14 +355,16 @@ def _flush_buffer() -> torch.Tensor:
 
 
 def _blank(value: Any) -> Any:
-    if not (isinstance(value, torch.Tensor) and value.dtype.is_floating_point):
+    if not isinstance(value, torch.Tensor):
         return None
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
 
 
 def _scaled(value: Any, factor: float, work: Any) -> Any:
-    """The value times the factor, in `work`; integers and what is no tensor as they are."""
-    return torch.mul(value, factor, out=work) if work is not None else value
+    """The value in `work`, times the factor where it is floating-point; what is no tensor as it is."""
+    if work is None:
+        return value
+    return torch.mul(value, factor, out=work) if value.dtype.is_floating_point else work.copy_(value)
 
 
 # --- kernels ---------------------------------------------------------------------------------------------------------
@@ -367,13 +375,15 @@ def _watched_jit(fn: Any = None, **options: Any) -> Any:
 
     def decorate(function: Any) -> WatchedKernel:
         known = {k: v for k, v in options.items() if k in _JIT_OPTIONS}
-        return WatchedKernel(function, **known)
+        # A name that no library's kernel has, whatever the candidate calls it.
+        return WatchedKernel(function, repr=lambda _: f"{function.__name__}_{_TOKEN}", **known)
 
     return decorate(fn) if fn is not None else decorate
 
 
-_JIT_OPTIONS = ("version", "do_not_specialize", "do_not_specialize_on_alignment", "debug", "noinline", "repr",
+_JIT_OPTIONS = ("version", "do_not_specialize", "do_not_specialize_on_alignment", "debug", "noinline",
                 "launch_metadata")  # fmt: skip
+_TOKEN = os.urandom(4).hex()
 
 
 def _warm(target: Any) -> None:
