@@ -107,7 +107,9 @@ def race(reference_ms, candidate_ms, hidden_ms=(1.0, 1.0), dry=False):
 
     race = timing._Race(None, None, [])
     race.times = {False: reference_ms, True: candidate_ms}
-    race.bursts = [(burst(a, hidden_ms[0]), burst(b, hidden_ms[1])) for a, b in zip(reference_ms, candidate_ms, strict=True)]
+    race.bursts = [
+        (burst(a, hidden_ms[0]), burst(b, hidden_ms[1])) for a, b in zip(reference_ms, candidate_ms, strict=True)
+    ]
     return race
 
 

@@ -1,0 +1,368 @@
+"""Kernels in Triton: one program takes a block of elements, a row, or a tile of a product."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernelzero.coldstart.rulebook.loops.expr import (
+    FLOAT,
+    NEUTRAL,
+    Expr,
+    bounded,
+    const,
+    rewritten,
+    strides_of,
+    unflat,
+    walk,
+)
+from kernelzero.coldstart.rulebook.loops.printer import Printer, bare, summed
+from kernelzero.coldstart.rulebook.loops.value import Elements, Index, Kernel, Product, Rows, Scan, size
+
+MAX_BLOCK = 8192
+"""Longest row that one program holds at once."""
+_INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==",
+          "ne": "!=", "and": "&", "or": "|"}  # fmt: skip
+_CALLS = {"max": "tl.maximum", "min": "tl.minimum", "exp": "tl.exp", "log": "tl.log", "sqrt": "tl.sqrt",
+          "rsqrt": "tl.rsqrt", "sin": "tl.sin", "cos": "tl.cos", "erf": "tl.erf", "abs": "tl.abs",
+          "floor": "tl.floor", "ceil": "tl.ceil", "exp2": "tl.exp2", "log2": "tl.log2", "sigmoid": "tl.sigmoid",
+          }  # fmt: skip
+_COMPOSED = {"tanh": "(2.0 * tl.sigmoid(2.0 * ({0})) - 1.0)", "log1p": "tl.log(1.0 + ({0}))",
+             "expm1": "(tl.exp({0}) - 1.0)"}  # fmt: skip
+"""Functions that Triton's core language has not."""
+_STEPS = {"sum": "{0} + {1}", "prod": "{0} * {1}", "max": "tl.maximum({0}, {1})", "min": "tl.minimum({0}, {1})"}
+_FOLDS = {"sum": "tl.sum", "max": "tl.max", "min": "tl.min"}
+_DTYPES = {"bool": "tl.int1"}
+
+
+@dataclass(frozen=True)
+class Written:
+    """A kernel's text and how it is launched."""
+
+    name: str
+    text: str
+    grid: str
+    arguments: tuple[str, ...]
+    """After the buffers: "n", "BLOCK=1024", …"""
+    buffers: tuple[str, ...]
+    """Names of the buffers that it is given, the output last."""
+
+
+class Triton:
+    """How Triton spells expressions."""
+
+    def __init__(self, mask: str, lanes: tuple[str, ...] = ("i", "j", "m", "n", "k")) -> None:
+        self.mask, self.lanes = mask, lanes
+        """Which lanes there are, and the indices that differ from lane to lane."""
+
+    def constant(self, value: bool | int | float) -> str:
+        """A literal."""
+        if isinstance(value, float) and value in (float("inf"), float("-inf")):
+            return f'float("{value}")'
+        return repr(value)
+
+    def spell(self, node: Expr, parts: list[str]) -> str:
+        """One expression."""
+        if node.op == "sum":
+            return summed(node, parts)
+        if node.op in _INFIX:
+            return f"({parts[0]} {_INFIX[node.op]} {parts[1]})"
+        if node.op in ("floordiv", "mod"):
+            return f"({parts[0]} {'//' if node.op == 'floordiv' else '%'} {node.args[1]})"
+        if node.op == "where":
+            return f"tl.where({parts[0]}, {parts[1]}, {parts[2]})"
+        if node.op == "cast":
+            if node.args[0].op == "var" or node.args[0].kind != node.kind:
+                return f"({parts[0]}).to({'tl.float32' if node.kind == FLOAT else 'tl.int32'})"
+            return parts[0]
+        if node.op in ("neg", "not"):
+            return f"(-{parts[0]})" if node.op == "neg" else f"(~{parts[0]})"
+        if node.op == "stage":
+            return node.args[0]
+        if node.op in _COMPOSED:
+            return _COMPOSED[node.op].format(bare(parts[0]))
+        if node.op in _CALLS:
+            return f"{_CALLS[node.op]}({', '.join(parts)})"
+        raise KeyError(node.op)
+
+    def load(self, printer: Printer, node: Expr) -> str:
+        """A read; lanes that are not there or must not read get the other value."""
+        buffer, index, mask, other = node.args
+        spread = any((n.op == "var" and n.args[0] in self.lanes) or n.op == "load" for n in walk(index))
+        own = printer._text(mask) if mask is not None else ""
+        masks = [m for m in (self.mask if spread else "", own) if m]
+        place = printer._text(index)
+        inside = f"{buffer.name}_ptr + {bare(place)}"
+        if masks:
+            filler = repr(other) if buffer.kind == FLOAT else repr(int(other))
+            inside += f", mask={' & '.join(masks)}, other={self.constant(other) if other != other else filler}"
+        text = f"tl.load({inside})"
+        if buffer.kind == FLOAT and buffer.dtype != "float32":
+            return text + ".to(tl.float32)"
+        return f"({text} != 0)" if buffer.dtype == "bool" else text
+
+    def fold(self, printer: Printer, node: Expr) -> str:
+        """Loops over the indices, one accumulator."""
+        kind, loops, body = node.args
+        name = printer.fresh("acc")
+        # Of the lanes' shape from the start: a loop may not change the type of what it carries.
+        printer.line(f"{name} = tl.full([BLOCK], {self.constant(NEUTRAL[kind])}, tl.float32)")
+        self._loops(printer, list(loops), kind, name, body)
+        return name
+
+    def _loops(self, printer: Printer, loops: list[tuple[str, int]], kind: str, name: str, body: Expr) -> None:
+        if loops:
+            (variable, extent), *rest = loops
+            with printer.block(f"for {variable} in range({extent}):"):
+                self._loops(printer, rest, kind, name, body)
+            return
+        text = printer._text(body)
+        step = {"sum": f"{name} + {text}", "prod": f"{name} * {text}"}.get(kind)
+        printer.line(f"{name} = {step or f'{_CALLS[kind]}({name}, {text})'}")
+
+    def assign(self, name: str, kind: str, text: str) -> str:
+        """A statement."""
+        return f"{name} = {bare(text)}"
+
+
+def with_core(kernel: Kernel, index: Index, core: Expr) -> Expr:
+    """What is stored, with the core's element put in."""
+    return rewritten(kernel.epilogue(index), lambda n: core if n.op == "result" and n.args[0] == kernel.name else None)
+
+
+def write(kernel: Kernel, name: str, variant: int) -> Written:
+    """The kernel's text in one of several ways."""
+    core = kernel.core
+    if isinstance(core, Elements):
+        return _elements(kernel, core, name, variant)
+    if isinstance(core, Rows):
+        return _rows(kernel, core, name, variant)
+    if isinstance(core, Product):
+        return _product(kernel, core, name, variant)
+    return _scan(kernel, core, name)
+
+
+def _elements(kernel: Kernel, core: Elements, name: str, variant: int) -> Written:
+    block, count = (1024, 256)[variant % 2], size(kernel.out.shape)
+    index = unflat(bounded("i", count), kernel.out.shape)
+    stored = with_core(kernel, index, core.at(index))
+    if any(n.op == "fold" for n in walk(stored)):
+        block = (256, 128)[variant % 2]
+    printer = Printer(Triton("mask"))
+    printer.line("i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)")
+    printer.line("mask = i < n")
+    printer.line(f"tl.store(out_ptr + i, {_stored(printer, kernel, stored)}, mask=mask)")
+    grid = f"(triton.cdiv({count}, {block}),)"
+    return _written(name, printer, stored, ["n", "BLOCK: tl.constexpr"], grid, (str(count), f"BLOCK={block}"))
+
+
+def _stored(printer: Printer, kernel: Kernel, value: Expr) -> str:
+    return bare(printer.value(value))
+
+
+def _written(
+    name: str, printer: Printer, reads: Expr | list[Expr], extra: list[str], grid: str, arguments: tuple[str, ...]
+) -> Written:
+    roots = reads if isinstance(reads, list) else [reads]
+    buffers = sorted({n.args[0].name for root in roots for n in walk(root) if n.op == "load"})
+    head = ", ".join([*(f"{b}_ptr" for b in buffers), "out_ptr", *extra])
+    text = "\n".join(["@triton.jit", f"def {name}({head}):", *printer.lines, ""])
+    return Written(name, text, grid, arguments, (*buffers, "out"))
+
+
+# --- rows ------------------------------------------------------------------------------------------------------------
+
+
+def _split(core: Rows, outer: Expr, inner: Expr) -> Index:
+    """The whole index from a row's number and a place in the row."""
+    dims = [d for d in range(len(core.space)) if d not in core.inner]
+    outside = dict(zip(dims, unflat(outer, [core.space[d] for d in dims]), strict=True))
+    inside = dict(zip(core.inner, unflat(inner, [core.space[d] for d in core.inner]), strict=True))
+    return tuple((outside | inside)[d] for d in range(len(core.space)))
+
+
+def power_of_two(count: int) -> int:
+    """The smallest power of two that is not smaller."""
+    return 1 << max(0, count - 1).bit_length()
+
+
+def _rows(kernel: Kernel, core: Rows, name: str, variant: int) -> Written:
+    length = size([core.space[d] for d in core.inner])
+    whole = power_of_two(length)
+    block = whole if whole <= MAX_BLOCK and not (variant % 2 and length > 1024) else 1024
+    index = _split(core, bounded("row", size(core.space) // length), bounded("j", length))
+    out_index = _row_out(core, index)
+    stored = with_core(kernel, out_index, core.final(index))
+    place = _flat_text(kernel, out_index)
+    printer = Printer(Triton("" if block == length and block == whole else "mask"))
+    printer.line("row = tl.program_id(0)")
+    bodies = [stage.at(index) for stage in core.stages]
+    if block >= length:
+        _lanes(printer, length, block, "tl.arange(0, BLOCK)")
+        for stage, body in zip(core.stages, bodies, strict=True):
+            _one_pass(printer, stage.name, stage.fold, body, stage.kind, block == length)
+        _store_row(printer, core, stored, place)
+    else:
+        _many_passes(printer, core, bodies, length, stored, place)
+    if not core.per_row and block < length:
+        with printer.block(f"for start in range(0, {length}, BLOCK):"):
+            _lanes(printer, length, block, "start + tl.arange(0, BLOCK)")
+            _store_row(printer, core, stored, place)
+    rows = size(core.space) // length
+    arguments = (f"BLOCK={block}", f"num_warps={max(1, min(16, block // 256)) if block >= 512 else 1}")
+    return _written(name, printer, [stored, *bodies], ["BLOCK: tl.constexpr"], f"({rows},)", arguments)
+
+
+def _row_out(core: Rows, index: Index) -> Index:
+    if not core.per_row:
+        return index
+    if core.keepdim:
+        return tuple(const(0) if d in core.inner else i for d, i in enumerate(index))
+    return tuple(i for d, i in enumerate(index) if d not in core.inner)
+
+
+def _flat_text(kernel: Kernel, index: Index) -> Expr:
+    place = const(0)
+    for i, stride in zip(index, strides_of(kernel.out.shape), strict=True):
+        place = place + i * stride
+    return place
+
+
+def _lanes(printer: Printer, length: int, block: int, text: str) -> None:
+    printer.line(f"j = {text}")
+    if length % block:
+        printer.line(f"mask = j < {length}")
+    else:
+        printer.line("mask = j >= 0") if block < length else None
+
+
+def _guarded(fold: str, kind: str, text: str, full: bool) -> str:
+    if full:
+        return text
+    neutral = NEUTRAL[fold]
+    literal = Triton("").constant(neutral) if kind == FLOAT else {"min": "2147483647", "max": "-1"}.get(fold, "0")
+    return f"tl.where(mask, {text}, {literal})"
+
+
+def _one_pass(printer: Printer, name: str, fold: str, body: Expr, kind: str, full: bool) -> None:
+    guarded = _guarded(fold, kind, printer.value(body), full)
+    if fold == "prod":
+        printer.line(f"{name} = tl.reduce({guarded}, 0, _multiply)")
+    else:
+        printer.line(f"{name} = {_FOLDS[fold]}({guarded}, axis=0)")
+
+
+def _many_passes(printer: Printer, core: Rows, bodies: list[Expr], length: int, stored: Expr, place: Expr) -> None:
+    for stage, body in zip(core.stages, bodies, strict=True):
+        neutral = Triton("").constant(NEUTRAL[stage.fold]) if stage.kind == FLOAT else "2147483647"
+        dtype = "tl.float32" if stage.kind == FLOAT else "tl.int32"
+        printer.line(f"{stage.name}_acc = tl.full([BLOCK], {neutral}, {dtype})")
+        with printer.block(f"for start in range(0, {length}, BLOCK):"):
+            printer.line("j = start + tl.arange(0, BLOCK)")
+            printer.line(f"mask = j < {length}")
+            guarded = _guarded(stage.fold, stage.kind, printer.value(body), False)
+            step = {
+                "sum": "{0} + {1}",
+                "prod": "{0} * {1}",
+                "max": "tl.maximum({0}, {1})",
+                "min": "tl.minimum({0}, {1})",
+            }
+            printer.line(f"{stage.name}_acc = {step[stage.fold].format(stage.name + '_acc', guarded)}")
+        end = f"tl.reduce({stage.name}_acc, 0, _multiply)" if stage.fold == "prod" else ""
+        printer.line(f"{stage.name} = {end or f'{_FOLDS[stage.fold]}({stage.name}_acc, axis=0)'}")
+    if core.per_row:
+        _store_row(printer, core, stored, place)
+
+
+def _store_row(printer: Printer, core: Rows, stored: Expr, place: Expr) -> None:
+    value = printer.value(stored)
+    where = printer.value(place)
+    mask = "" if core.per_row or not printer.language.mask else ", mask=mask"  # type: ignore[attr-defined]
+    printer.line(f"tl.store(out_ptr + {bare(where)}, {bare(value)}{mask})")
+
+
+# --- products --------------------------------------------------------------------------------------------------------
+
+
+def _product(kernel: Kernel, core: Product, name: str, variant: int) -> Written:
+    batches, rows, columns, depth = (size(s) for s in (core.batch, core.m, core.n, core.k))
+    tile = 64 if variant % 2 == 0 else 32
+    bm, bn = (min(tile, max(16, power_of_two(c))) for c in (rows, columns))
+    bk = min(32, max(16, power_of_two(depth)))
+    z, m, n, k = (
+        unflat(bounded(name, count), shape)
+        for name, count, shape in (
+            ("z", batches, core.batch),
+            ("m", rows, core.m),
+            ("n", columns, core.n),
+            ("k", depth, core.k),
+        )
+    )
+    a, b = core.a(z, m, k), core.b(z, k, n)
+    out_index = core.out(z, m, n)
+    stored = with_core(kernel, out_index, Expr("stage", ("acc",), FLOAT))
+    place = _flat_text(kernel, out_index)
+    printer = Printer(Triton(""))
+    if batches > 1:
+        printer.line("z = tl.program_id(1)")
+    printer.line(f"tiles = {-(-columns // bn)}")
+    printer.line("m = tl.program_id(0) // tiles * BM + tl.arange(0, BM)")
+    printer.line("n = tl.program_id(0) % tiles * BN + tl.arange(0, BN)")
+    printer.line("acc = tl.zeros((BM, BN), dtype=tl.float32)")
+    with printer.block(f"for start in range(0, {depth}, BK):"):
+        printer.line("k = start + tl.arange(0, BK)")
+        for target, value, mask, names in (
+            ("a", a, f"(m[:, None] < {rows}) & (k[None, :] < {depth})", {"m": "m[:, None]", "k": "k[None, :]"}),
+            ("b", b, f"(k[:, None] < {depth}) & (n[None, :] < {columns})", {"k": "k[:, None]", "n": "n[None, :]"}),
+        ):
+            printer.names.append({})
+            printer.variables = names
+            printer.line(f"{target}_mask = {mask}")
+            printer.language = Triton(f"{target}_mask")
+            if value.op == "load":
+                printer.line(f"{target} = {printer.language.load(printer, value)}")
+            else:
+                printer.line(f"{target} = tl.where({target}_mask, {printer.value(value)}, 0.0)")
+            printer.names.pop()
+        printer.line('acc = tl.dot(a, b, acc, input_precision="tf32x3")')
+    printer.variables = {"m": "m[:, None]", "n": "n[None, :]"}
+    printer.line(f"mask = (m[:, None] < {rows}) & (n[None, :] < {columns})")
+    printer.language = Triton("mask")
+    text = printer.value(stored)
+    printer.line(f"tl.store(out_ptr + {bare(printer.value(place))}, {bare(text)}, mask=mask)")
+    tiles = -(-rows // bm) * -(-columns // bn)
+    grid = f"({tiles}, {batches})" if batches > 1 else f"({tiles},)"
+    extra = ["BM: tl.constexpr", "BN: tl.constexpr", "BK: tl.constexpr"]
+    return _written(name, printer, [a, b, stored], extra, grid, (f"BM={bm}", f"BN={bn}", f"BK={bk}"))
+
+
+# --- scans -----------------------------------------------------------------------------------------------------------
+
+
+def _scan(kernel: Kernel, core: Scan, name: str) -> Written:
+    rows = Rows(core.space, (core.dim,), (), core.at, per_row=False)
+    length = core.space[core.dim]
+    block = power_of_two(length)
+    index = _split(rows, bounded("row", size(core.space) // length), bounded("j", length))
+    body = core.at(index)
+    stored = with_core(kernel, index, Expr("stage", ("running",), FLOAT))
+    printer = Printer(Triton("mask"))
+    printer.line("row = tl.program_id(0)")
+    printer.line("j = tl.arange(0, BLOCK)")
+    printer.line(f"mask = j < {length}")
+    guarded = _guarded(core.fold, FLOAT, printer.value(body), block == length)
+    call = {"sum": f"tl.cumsum({guarded}, axis=0)", "prod": f"tl.cumprod({guarded}, axis=0)"}
+    scan = call.get(core.fold) or f"tl.associative_scan({guarded}, 0, _{core.fold})"
+    printer.line(f"running = {scan}")
+    value = printer.value(stored)
+    printer.line(f"tl.store(out_ptr + {printer.value(_flat_text(kernel, index))}, {value}, mask=mask)")
+    grid = f"({size(core.space) // length},)"
+    arguments = (f"BLOCK={block}", f"num_warps={max(1, min(8, block // 256))}")
+    return _written(name, printer, [body, stored], ["BLOCK: tl.constexpr"], grid, arguments)
+
+
+HELPERS = {
+    "_multiply": "@triton.jit\ndef _multiply(a, b):\n    return a * b\n",
+    "_max": "@triton.jit\ndef _max(a, b):\n    return tl.maximum(a, b)\n",
+    "_min": "@triton.jit\ndef _min(a, b):\n    return tl.minimum(a, b)\n",
+}
+"""Device functions, by the name that kernels call them by."""
