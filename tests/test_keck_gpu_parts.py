@@ -103,7 +103,7 @@ def race(reference_ms, candidate_ms, hidden_ms=(1.0, 1.0), dry=False):
     from kernelzero.keck.gpu import timing
 
     def burst(ms, hidden):
-        return timing._Burst([(0, 1.0)] * 10, [ms] * 10, [0], 10 * ms + hidden + 2.0, 2.0, dry)
+        return timing._Burst([(0, 1.0)] * 10, [ms] * 10, [0], 10 * ms + hidden + 1.8, 2.0, 1.8, dry)
 
     race = timing._Race(None, None, [])
     race.times = {False: reference_ms, True: candidate_ms}
@@ -157,7 +157,7 @@ def test_a_burst_that_the_gpu_waited_for_is_taken_again_with_other_inputs():
         def burst(self, plan, spin_ms):
             self.plans.append(plan)
             self.spins.append(spin_ms)
-            return timing._Burst(plan, [1.0] * len(plan), [0], 9.0, spin_ms, self.dry.pop(0))
+            return timing._Burst(plan, [1.0] * len(plan), [0], 9.0, spin_ms, spin_ms, self.dry.pop(0))
 
     numbers = iter(range(1000))
     side = Side([True, True, False])

@@ -291,7 +291,7 @@ class Child:
         burst.check_settled()
         self._raise_finding()
         self.burst_outputs = burst.outputs
-        times = {"times_ms": burst.times_ms, "queued_ms": burst.queued_ms, "dry": burst.dry}
+        times = {"times_ms": burst.times_ms, "queued_ms": burst.queued_ms, "spun_ms": burst.spun_ms, "dry": burst.dry}
         names = {"ran": ran, "own_names": sorted(ACTIVE.own_names)}
         return {"ok": True, "kept": sorted(burst.outputs), **times, **names}, []
 

@@ -295,9 +295,12 @@ class Burst:
         work = [[_blank(value) for value in pool[0]] for _ in range(_work_buffers(pool[0]))]
         begin = [torch.cuda.Event(enable_timing=True) for _ in plan]
         end = [torch.cuda.Event(enable_timing=True) for _ in plan]
+        spin = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
         torch.cuda.synchronize()
         started = time.perf_counter()
+        spin[0].record(stream)
         torch.cuda._sleep(int(spin_ms * _CYCLES_PER_MS))
+        spin[1].record(stream)
         with torch.no_grad(), torch.device("cuda"):
             for call, (number, factor) in enumerate(plan):
                 inputs = [_scaled(v, factor, w) for v, w in zip(pool[number], work[call % len(work)], strict=True)]
@@ -313,6 +316,7 @@ class Burst:
                     self._early.append((output, [t.clone() for t in tensors(output)]))
         self.queued_ms = (time.perf_counter() - started) * 1e3
         torch.cuda.synchronize()
+        self.spun_ms = spin[0].elapsed_time(spin[1])
         self.times_ms = [a.elapsed_time(b) for a, b in zip(begin, end, strict=True)]
 
     def check_settled(self) -> None:

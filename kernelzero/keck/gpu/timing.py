@@ -197,7 +197,9 @@ class _Burst:
     wall_ms: float
     """By the judge's clock."""
     spin_ms: float
-    """How long the GPU was kept busy first."""
+    """How long the GPU was to be kept busy first."""
+    spun_ms: float
+    """How long it was, as the child says; it depends on the GPU's clock."""
     dry: bool
     """Whether the GPU waited for the host within a call, so that its time may be the host's."""
 
@@ -257,13 +259,13 @@ class _Side:
         wall_ms = (time.perf_counter() - started) * 1e3
         try:
             times, kept = [float(t) for t in reply["times_ms"]], [int(k) for k in reply["kept"]]
-            dry = bool(reply["dry"])
+            dry, spun_ms = bool(reply["dry"]), float(reply["spun_ms"])
             self.queue_ms = min(max(0.0, float(reply["queued_ms"])) / len(plan), _MAX_QUEUE_MS)
         except (KeyError, TypeError, ValueError):
             raise Untimeable("rejected", "the answer is malformed") from None
         if len(times) != len(plan) or not kept or min(times) <= 0 or not set(kept) <= set(range(len(plan))):
             raise Untimeable("rejected", "the answer is malformed")
-        return _Burst(plan, times, kept, wall_ms, spin_ms, dry)
+        return _Burst(plan, times, kept, wall_ms, spin_ms, spun_ms, dry)
 
     def require_own_kernels(self, draw: Callable[[], tuple[int, float]], own: frozenset[str], libraries: bool) -> None:
         """Timed calls run without the guards of checked ones, so what runs in a burst of them is looked at too."""
@@ -461,9 +463,10 @@ class _Race:
         pairs = [(r, c) for r, c in self.bursts if not (r.dry or c.dry)]
         if 2 * len(pairs) < len(self.bursts):
             return
-        usual = statistics.median((r.hidden_ms - r.spin_ms) / len(r.times_ms) for r, _ in pairs)
+        usual = statistics.median((r.hidden_ms - r.spun_ms) / len(r.times_ms) for r, _ in pairs)
         calls = statistics.median(len(c.times_ms) for _, c in pairs)
-        hidden = statistics.median(c.hidden_ms - c.spin_ms for _, c in pairs)
+        # What a nominal millisecond of keeping busy really takes is the reference's word, not the candidate's.
+        hidden = statistics.median(c.hidden_ms - c.spin_ms * r.spun_ms / r.spin_ms for r, c in pairs)
         work = statistics.median(sum(r.times_ms) / len(r.times_ms) for r, _ in pairs) * calls
         if hidden > max(0.0, usual) * calls * 1.2 + _HIDDEN_MS + _HIDDEN_SHARE * work:
             reason = f"{hidden:.1f} ms of {calls:.0f} calls are outside of the timed section"

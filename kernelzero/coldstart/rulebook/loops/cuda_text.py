@@ -559,7 +559,8 @@ def device_text(kernels: Sequence[Written]) -> str:
 
 def module_text(program: Program, kernels: Sequence[Written]) -> tuple[str, str, tuple[str, ...]]:
     """Declarations, source and function names for load_inline. `kernels` are those of the program, in its order."""
-    known = {b.name: b for b in (*program.inputs, *program.parameters, *(k.out for k in program.kernels))}
+    stored = [*(k.out for k in program.kernels), *program.views]
+    known = {b.name: b for b in (*program.inputs, *program.parameters, *stored)}
     heads, functions = [], []
     for kernel, written in zip(program.kernels, kernels, strict=True):
         buffers = [known[name] for name in written.buffers]

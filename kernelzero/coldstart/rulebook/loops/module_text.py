@@ -5,6 +5,7 @@ from __future__ import annotations
 from kernelzero.coldstart.rulebook.graph import _init_lines
 from kernelzero.coldstart.rulebook.loops import cuda_text, triton_text
 from kernelzero.coldstart.rulebook.loops.explain import explain
+from kernelzero.coldstart.rulebook.loops.expr import Buffer
 from kernelzero.coldstart.rulebook.loops.read import read
 from kernelzero.coldstart.rulebook.loops.triton_text import HELPERS, Written
 from kernelzero.coldstart.rulebook.loops.value import Kernel, Program
@@ -73,14 +74,22 @@ def _calls(program: Program, kernels: list[cuda_text.Written]) -> list[str]:
     lines = [f"    def forward(self, {', '.join(b.name for b in program.inputs)}):"]
     lines += [f"        {b.name} = {b.name}.contiguous()" for b in program.inputs if b.name in used]
     for kernel, written in zip(program.kernels, kernels, strict=True):
-        names[kernel.out.name] = kernel.out.name
+        _see(names, program, kernel.out)
         given = ", ".join(names[name] for name in written.buffers)
         lines.append(f"        {kernel.out.name} = extension.{written.name}({given})")
-    return [*lines, _return(program)]
+    return [*lines, _return(program, names)]
 
 
-def _return(program: Program) -> str:
-    outputs = ", ".join(b.name for b in program.outputs)
+def _see(names: dict[str, str], program: Program, out: Buffer) -> None:
+    """What the output of a kernel is called, and its views."""
+    names[out.name] = out.name
+    for view, seen in program.views.items():
+        if seen == out:
+            names[view.name] = f"{out.name}.view{_shape(view.shape)}"
+
+
+def _return(program: Program, names: dict[str, str]) -> str:
+    outputs = ", ".join(names[b.name] for b in program.outputs)
     return f"        return {f'({outputs},)' if program.is_tuple and len(program.outputs) == 1 else outputs}"
 
 
@@ -101,10 +110,10 @@ def _forward(program: Program, kernels: list[Written]) -> list[str]:
         lines.append(
             f"        {out.name} = torch.empty({_shape(out.shape)}, device={device}.device, dtype=torch.{out.dtype})"
         )
-        names[out.name] = out.name
+        _see(names, program, out)
         given = [names[name] for name in written.buffers[:-1]] + [out.name, *written.arguments]
         lines.append(f"        {written.name}[{written.grid}]({', '.join(given)})")
-    return [*lines, _return(program)]
+    return [*lines, _return(program, names)]
 
 
 def _shape(shape: tuple[int, ...]) -> str:

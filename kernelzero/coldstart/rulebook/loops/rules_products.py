@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from kernelzero.coldstart.rulebook.loops.expr import Expr, as_float, bounded, const, fold, kind_of, walk
-from kernelzero.coldstart.rulebook.loops.rules import broadcast, module_rule, pointwise, require, rule
-from kernelzero.coldstart.rulebook.loops.rules_layout import reshape, transpose
+from kernelzero.coldstart.rulebook.loops.rules import broadcast, module_rule, pointwise, require, rows, rule, stage
+from kernelzero.coldstart.rulebook.loops.rules_layout import permute, reshape, transpose
 from kernelzero.coldstart.rulebook.loops.schedule import Scheduler
 from kernelzero.coldstart.rulebook.loops.value import Elements, Index, Product, Value
 
@@ -26,9 +26,34 @@ def contracted(s: Scheduler, name: str, core: Product, shape: tuple[int, ...], d
     """A product's value; where the sum or a side is tiny, each element by a loop of its own."""
     from kernelzero.coldstart.rulebook.loops.value import size
 
+    if size(core.k) > _SHORT and 1 in (size(core.m), size(core.n)):
+        return _as_rows(s, name, core, shape, dtype)
     if size(core.k) <= _SHORT or min(size(core.m), size(core.n)) < 8:
         return s.heavy(Elements(by_loop(s, core, shape)), shape, dtype, name)
     return s.heavy(core, shape, dtype, name)
+
+
+def _as_rows(s: Scheduler, name: str, core: Product, shape: tuple[int, ...], dtype: str) -> Value:
+    """A product with a vector: each sum is a row's."""
+    lengths = [len(e) for e in (core.batch, core.m, core.n)]
+    space = (*core.batch, *core.m, *core.n, *core.k)
+    dims = tuple(range(sum(lengths), len(space)))
+
+    def element(i: Index) -> Expr:
+        z, m = i[: lengths[0]], i[lengths[0] : sum(lengths[:2])]
+        n, k = i[sum(lengths[:2]) : sum(lengths)], i[sum(lengths) :]
+        return core.a(z, m, k) * core.b(z, k, n)
+
+    products = Value(space, dtype, element)
+    sums = rows(
+        s, name, products, dims, lambda at: [stage(s, "sum", lambda i: as_float(at(i)))],
+        lambda at, found: lambda i: found[0], per_row=True,
+    )  # fmt: skip
+    names = [[f"?{side}{d}" for d in range(n)] for side, n in zip("zmn", lengths, strict=True)]
+    order = core.out(*(tuple(Expr("var", (name,), "i") for name in side) for side in names))
+    place = [name for side in names for name in side]
+    wanted = [place.index(index.args[0]) for index in order]
+    return sums if wanted == sorted(wanted) else permute(s, sums, *wanted)
 
 
 def by_loop(s: Scheduler, core: Product, shape: tuple[int, ...]) -> Any:

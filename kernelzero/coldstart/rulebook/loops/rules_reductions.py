@@ -22,6 +22,8 @@ from kernelzero.coldstart.rulebook.loops.schedule import Scheduler
 from kernelzero.coldstart.rulebook.loops.value import At, Index, Scan, Value, size
 
 MAX_SCAN = 16384
+_LONG_ROW, _ENOUGH_ROWS, _MOST_PARTS = 65536, 256, 512
+"""Rows of at least so many elements are cut into at most so many parts where there are fewer rows than this."""
 
 
 class Extremes(NamedTuple):
@@ -45,12 +47,53 @@ def folded(
     """One fold over dimensions, of changed elements, and what is made of the outcome."""
     dims = dims_of(dim, len(x.shape))
     change, after = change or (lambda e: e), after or (lambda e: e)
+    parts = _parts(size(x.shape), _count(x, dims))
+    if parts > 1:
+        return _in_two_steps(s, name, kind, x, dims, keepdim, change, after, parts)
     return rows(
         s, name, x, dims,
         lambda at: [stage(s, kind, lambda i: change(as_float(at(i))))],
         lambda at, found: lambda i: after(found[0]),
         per_row=True, keepdim=keepdim,
     )  # fmt: skip
+
+
+def _parts(elements: int, length: int) -> int:
+    """Into how many pieces few but long rows are cut, so that the whole GPU has work; 1: into none."""
+    if length < _LONG_ROW or elements // length >= _ENOUGH_ROWS:
+        return 1
+    return max((p for p in range(1, _MOST_PARTS + 1) if length % p == 0), default=1)
+
+
+def _in_two_steps(
+    s: Scheduler,
+    name: str,
+    kind: str,
+    x: Value,
+    dims: tuple[int, ...],
+    keepdim: bool,
+    change: Any,
+    after: Any,
+    parts: int,
+) -> Value:
+    """Pieces of each row first, then what they give."""
+    from kernelzero.coldstart.rulebook.loops.rules_layout import permute, reshape
+
+    outside = [d for d in range(len(x.shape)) if d not in dims]
+    outer = [x.shape[d] for d in outside]
+    ordered = permute(s, x, *outside, *dims)
+    pieces = reshape(s, ordered, *outer, parts, _count(x, dims) // parts)
+    partial = rows(
+        s, name, pieces, (len(outer) + 1,), lambda at: [stage(s, kind, lambda i: change(as_float(at(i))))],
+        lambda at, found: lambda i: found[0], per_row=True,
+    )  # fmt: skip
+    whole = rows(
+        s, name, partial, (len(outer),), lambda at: [stage(s, kind, lambda i: as_float(at(i)))],
+        lambda at, found: lambda i: after(found[0]), per_row=True,
+    )  # fmt: skip
+    if not keepdim:
+        return whole
+    return reshape(s, whole, *(1 if d in dims else n for d, n in enumerate(x.shape)))  # type: ignore[no-any-return]
 
 
 @rule("sum", "nansum")

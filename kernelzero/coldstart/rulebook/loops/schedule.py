@@ -13,6 +13,7 @@ from kernelzero.coldstart.rulebook.loops.expr import (
     Buffer,
     Expr,
     bounded,
+    flat,
     kind_of,
     result,
     rewritten,
@@ -153,6 +154,9 @@ class Scheduler:
         names = self._open_in(value)
         operators = self._operators.get(id(value), ())
         if not names:
+            view = self._view(value)
+            if view is not None:
+                return view
             name = self.name("core")
             return self._emit(
                 name, Elements(self._snapshot(value)), value.shape, value.dtype, None, operators or ("copy",)
@@ -162,6 +166,21 @@ class Scheduler:
         core, _, first = self._open.pop(names[-1])
         known = tuple(dict.fromkeys([*first, *operators]))
         return self._emit(names[-1], core, value.shape, value.dtype, self._snapshot(value), known)
+
+    def _view(self, value: Value) -> Buffer | None:
+        """The value as another shape of what a kernel has stored, where it is no more than that."""
+        index = tuple(bounded(f"c{d}", n) for d, n in enumerate(value.shape))
+        expression = self._canonical(value)
+        if expression.op != "load" or expression.args[2] is not None or expression.args[1] != flat(index, value.shape):
+            return None
+        buffer = expression.args[0]
+        if size(buffer.shape) != size(value.shape) or buffer not in [k.out for k in self.program.kernels]:
+            return None
+        if buffer.shape == value.shape:
+            return buffer
+        view = Buffer(f"{buffer.name}_view{len(self.program.views)}", value.shape, value.dtype)
+        self.program.views[view] = buffer
+        return view
 
     def _emit(
         self, name: str, core: Core, shape: Sequence[int], dtype: str, epilogue: At | None, operators: tuple[str, ...]

@@ -139,6 +139,8 @@ class Program:
     parameters: dict[Buffer, str] = field(default_factory=dict)
     """Buffer → expression in `forward`, e.g. "self.linear.weight"."""
     kernels: list[Kernel] = field(default_factory=list)
+    views: dict[Buffer, Buffer] = field(default_factory=dict)
+    """The same memory under another shape: what it is called then → what it is."""
     outputs: list[Buffer] = field(default_factory=list)
     is_tuple: bool = False
 
