@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 
 import pytest
@@ -55,6 +56,7 @@ F.logsigmoid(x) F.gelu(x) F.gelu(x,approximate='tanh') F.leaky_relu(x,0.2) F.elu
 F.hardtanh(x,-0.5,0.7) F.softplus(x,2.0) F.threshold(x,0.1,0.2) F.hardshrink(x) F.softshrink(x)
 x.clamp(-0.5,0.5) x.clamp_min(0.1) x.pow(3) torch.logit(torch.sigmoid(x)) torch.nan_to_num(x)
 x.masked_fill(x>0.5,-1.0) torch.where(x>0,x,x*0.1)
+F.glu(x[:,:32]) torch.sgn(x) torch.special.expit(x) torch.special.entr(x.abs())
 """
 BINARY = """
 x+y x-y x*y x/(y.abs()+0.5) torch.maximum(x,y) torch.minimum(x,y) x<y x.eq(y) torch.add(x,y,alpha=2)
@@ -62,6 +64,9 @@ torch.fmod(x,y.abs()+0.5) torch.remainder(x,y.abs()+0.5) torch.logaddexp(x,y) to
 torch.addcmul(x,x,y,value=0.5) torch.pow(x.abs()+0.5,y) torch.logical_and(x>0,y>0) torch.cat([x,y],1)
 torch.stack([x,y],1) torch.xlogy(x.abs(),y.abs()+0.5) F.linear(x,y) torch.outer(x[0],y[0])
 torch.cat([x,y],dim=0).flip(0)
+torch.logaddexp2(x,y) torch.heaviside(x,y) torch.special.xlog1py(x,y.abs()) torch.dist(x,y) torch.kron(x,y[:2,:3])
+torch.tensordot(x,y,dims=([1],[1])) torch.cdist(x,y) torch.column_stack([x,y]).relu() torch.addr(x[:,:6],x[:,0],y[:,1])
+torch.linalg.vecdot(x,y)
 """
 REDUCTIONS = """
 x.sum(1) x.sum() x.mean(0) x.mean((0,1),keepdim=True) x.amax(1) x.amin(0) x.max(1)[0] x.min(1).values
@@ -69,6 +74,7 @@ x.argmax(1) x.argmin(0) x.max() x.var(1) x.std(1,unbiased=False) x.norm() x.norm
 x.prod(1) torch.any(x>1,1) torch.all(x>-1,1) torch.cumsum(x,1) torch.cumsum(x,0) torch.cumprod(x*0.5,1)
 torch.var_mean(x,1)[0] torch.count_nonzero(x>0,1) F.normalize(x,dim=1) torch.softmax(x,1) torch.softmax(x,0)
 F.log_softmax(x,1) F.softmin(x,1) F.layer_norm(x,(33,)) F.rms_norm(x,(33,))
+torch.aminmax(x,dim=1)[1] torch.nanmean(x,1) torch.trace(x)
 """
 LAYOUT = """
 x.reshape(3,-1).relu() x.view(6,3,11).sum(1) x.t().contiguous()+1 x.unsqueeze(1).expand(6,4,33)*2
@@ -77,6 +83,7 @@ x.triu(1).relu() x.narrow(1,2,7).relu() x.select(1,3).relu() x.chunk(3,dim=1)[1]
 x.split([10,23],1)[1].relu() x.unbind(0)[2].relu() x.flatten().relu() x.repeat_interleave(2,1).relu()
 x.transpose(0,1).sum(0) x.movedim(0,1).relu() x.size(1)*x x.diagonal()*2 torch.einsum('ij,kj->ik',x,x)
 torch.einsum('ij->j',x) x.view(-1,11).softmax(-1).view(6,33)
+x.ravel().relu() torch.diff(x,dim=1) torch.rot90(x).relu() torch.meshgrid(x[0],x[1],indexing='ij')[1].relu()
 """
 LAYERS = {
     "linear": ("F.relu(self.m(x))", "torch.randn(20, 40)", "self.m = nn.Linear(40, 24)"),
@@ -89,6 +96,7 @@ LAYERS = {
     "group norm": ("self.m(x)", IMAGE, "self.m = nn.GroupNorm(2, 8)"),
     "instance norm": ("self.m(x) * 2", IMAGE, "self.m = nn.InstanceNorm2d(8, affine=True)"),
     "rms norm": ("self.m(x)", CUBE, "self.m = nn.RMSNorm(24)"),
+    "local response norm": ("self.m(x)", IMAGE, "self.m = nn.LocalResponseNorm(3)"),
     "prelu": ("self.m(x)", IMAGE, "self.m = nn.PReLU(8)"),
     "bilinear": ("self.m(x, x)", "torch.randn(6, 9)", "self.m = nn.Bilinear(9, 9, 7)"),
     "parameter": ("x * self.w + self.w.sum()", MATRIX, "self.w = nn.Parameter(torch.randn(33))"),
@@ -114,6 +122,38 @@ CASES = (
     | {text: module(f"return {text}", TWO, args="x, y") for text in BINARY.split()}
     | {name: module(f"return {body}", inputs, init) for name, (body, inputs, init) in LAYERS.items()}
 )
+
+
+SHAPES = [(6, 40), (33, 24), (3, 5, 24), (2, 3, 4, 20)]
+STEPS = """
+torch.relu({a}) torch.tanh({a}) F.gelu({a}) {a}*1.5 -{a} {a}.abs() F.softplus({a}) {a}.clamp(-1,1) {a}**2
+{a}+{b} {a}*{b} {a}-{b} torch.maximum({a},{b}) torch.where({a}>0,{a},{b}) {a}/(1+{b}.abs())
+torch.softmax({a},-1) {a}-{a}.mean(-1,keepdim=True) {a}*{a}.amax(0,keepdim=True) F.normalize({a},dim=-1)
+torch.log_softmax({a},0) {a}.cumsum(-1) F.layer_norm({a},({n},)) {a}+{a}.sum()*0.01
+{a}.flip(-1) {a}.roll(2,0) torch.cat([{a}[...,1:],{a}[...,:1]],-1) {a}.reshape(-1).view({shape})
+torch.stack([{a},{b}],0)[1] torch.matmul({a},{b}.transpose(-1,-2))@{a}*0.1 self.linear({a})
+"""
+ENDS = ["{z}", "{z} + {a}", "{z}.sum(-1)", "({z}, {a} * 2)"]
+
+
+def random_module(seed):
+    """Several operators on two inputs, with values that are used twice, late, or not at all."""
+    rng = random.Random(seed)
+    shape = rng.choice(SHAPES)
+    names, lines = ["x", "y"], []
+    for step in range(rng.randint(2, 7)):
+        text = rng.choice(STEPS.split()).format(
+            a=rng.choice(names[-3:]), b=rng.choice(names), n=shape[-1], shape=", ".join(map(str, shape))
+        )
+        lines.append(f"v{step} = {text}")
+        names.append(f"v{step}")
+    lines.append("return " + rng.choice(ENDS).format(z=names[-1], a=names[-2]))
+    draw = f"torch.randn{shape}"
+    init = f"self.linear = nn.Linear({shape[-1]}, {shape[-1]})"
+    return module("\n        ".join(lines), f"{draw}, {draw}", init, "x, y")
+
+
+CASES |= {f"random {seed}": random_module(seed) for seed in range(24)}
 
 
 @pytest.fixture(scope="module")

@@ -215,8 +215,10 @@ def _sum(terms: Sequence[tuple[Expr | None, int]]) -> Expr:
     for expression, factor in terms:
         total[expression] = total.get(expression, 0) + factor
     kept = [(e, c) for e, c in total.items() if c and e is not None]
-    kept = _joined(kept)
     offset = total.get(None, 0)
+    joined = _joined(kept)
+    if joined is not None:
+        return _sum([*joined, (None, offset)])
     if not kept:
         return const(offset)
     if not offset and len(kept) == 1 and kept[0][1] == 1:
@@ -224,8 +226,11 @@ def _sum(terms: Sequence[tuple[Expr | None, int]]) -> Expr:
     return Expr("sum", (*kept, *([(None, offset)] if offset else [])), INT)
 
 
-def _joined(terms: list[tuple[Expr, int]]) -> list[tuple[Expr, int]]:
-    """(x / d·m) · k·m + ((x / d) mod m) · k is (x / d) · k: an index taken apart and put together again."""
+def _joined(terms: list[tuple[Expr, int]]) -> list[tuple[Expr | None, int]] | None:
+    """(x / d·m) · k·m + ((x / d) mod m) · k is (x / d) · k: an index taken apart and put together again.
+
+    None where there is no such pair.
+    """
     for quotient, factor in terms:
         if quotient.op != "floordiv":
             continue
@@ -236,9 +241,8 @@ def _joined(terms: list[tuple[Expr, int]]) -> list[tuple[Expr, int]]:
             inner = floordiv(x, divisor // part.args[1])
             if inner == part.args[0]:
                 others = [t for t in terms if t not in ((quotient, factor), (part, share))]
-                whole = _sum([*others, *_terms(inner, share)])
-                return [(e, k) for e, k in _terms(whole, 1) if e is not None]
-    return terms
+                return [*others, *_terms(inner, share)]
+    return None
 
 
 def floordiv(a: Operand, b: int) -> Expr:

@@ -85,7 +85,7 @@ def _see(names: dict[str, str], program: Program, out: Buffer) -> None:
     names[out.name] = out.name
     for view, seen in program.views.items():
         if seen == out:
-            names[view.name] = f"{out.name}.view{_shape(view.shape)}"
+            names[view.name] = f"{out.name}.view{_shape(view.shape) if view.shape else '(())'}"
 
 
 def _return(program: Program, names: dict[str, str]) -> str:

@@ -389,3 +389,64 @@ def flatten_module(s: Scheduler, module: Any, parameters: dict[str, Value], inpu
 def unflatten_module(s: Scheduler, module: Any, parameters: dict[str, Value], input: Value) -> Value:
     """One dimension made several."""
     return unflatten(s, input, module.dim, module.unflattened_size)  # type: ignore[no-any-return]
+
+
+@rule("ravel")
+def ravel(s: Scheduler, input: Value) -> Value:
+    """One dimension."""
+    return flatten(s, input)  # type: ignore[no-any-return]
+
+
+@rule("column_stack")
+def column_stack(s: Scheduler, tensors: Sequence[Value]) -> Value:
+    """Columns side by side."""
+    return cat(s, [unsqueeze(s, v, 1) if len(v.shape) == 1 else v for v in tensors], 1)  # type: ignore[no-any-return]
+
+
+@rule("dstack")
+def dstack(s: Scheduler, tensors: Sequence[Value]) -> Value:
+    """Side by side along the third dimension."""
+    require(all(len(v.shape) >= 2 for v in tensors), "dstack of vectors")
+    return cat(s, [unsqueeze(s, v, 2) if len(v.shape) == 2 else v for v in tensors], 2)  # type: ignore[no-any-return]
+
+
+@rule("meshgrid")
+def meshgrid(s: Scheduler, *tensors: Any, indexing: str = "ij") -> tuple[Value, ...]:
+    """Each vector along a dimension of its own."""
+    values = list(tensors[0]) if len(tensors) == 1 and isinstance(tensors[0], tuple | list) else list(tensors)
+    require(indexing == "ij" and all(len(v.shape) == 1 for v in values), "meshgrid with such arguments")
+    shape = tuple(v.shape[0] for v in values)
+    return tuple(_along(s, v, d, shape) for d, v in enumerate(values))
+
+
+def _along(s: Scheduler, value: Value, dim: int, shape: tuple[int, ...]) -> Value:
+    return s.cheap(shape, value.dtype, lambda i: value.at((i[dim],)), "meshgrid", [value])
+
+
+@rule("diff")
+def diff(s: Scheduler, input: Value, n: int = 1, dim: int = -1) -> Value:
+    """Each element less the one before."""
+    d, x = dim % len(input.shape), input
+    for _ in range(n):
+        x = _once(s, x, d)
+    return x
+
+
+def _once(s: Scheduler, x: Value, dim: int) -> Value:
+    shape = tuple(n - 1 if d == dim else n for d, n in enumerate(x.shape))
+
+    def at(i: Index) -> Expr:
+        later = tuple(add(e, 1) if d == dim else e for d, e in enumerate(i))
+        return x.at(later) - x.at(i)
+
+    return s.cheap(shape, x.dtype, at, "diff", [x])
+
+
+@rule("rot90")
+def rot90(s: Scheduler, input: Value, k: int = 1, dims: Any = (0, 1)) -> Value:
+    """Turned by a right angle in a plane."""
+    a, b = (d % len(input.shape) for d in dims)
+    turned = input
+    for _ in range(k % 4):
+        turned = flip(s, transpose(s, turned, a, b), a)
+    return turned

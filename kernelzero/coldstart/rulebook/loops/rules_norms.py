@@ -8,7 +8,7 @@ from kernelzero.coldstart.rulebook.loops.expr import Expr, as_float, function
 from kernelzero.coldstart.rulebook.loops.rules import dims_of, module_rule, require, rows, rule, stage
 from kernelzero.coldstart.rulebook.loops.rules_reductions import moments
 from kernelzero.coldstart.rulebook.loops.schedule import Scheduler
-from kernelzero.coldstart.rulebook.loops.value import At, Index, Value, size
+from kernelzero.coldstart.rulebook.loops.value import At, Elements, Index, Value, size
 
 
 def _softmax(s: Scheduler, name: str, input: Value, dim: int | None, final: Any, flip: float = 1.0) -> Value:
@@ -261,3 +261,32 @@ def instance_norm_module(s: Scheduler, module: Any, parameters: dict[str, Value]
     return instance_norm(
         s, input, None, None, parameters.get("weight"), parameters.get("bias"), not kept, 0.1, module.eps
     )  # type: ignore[no-any-return]
+
+
+@rule("local_response_norm")
+def local_response_norm(
+    s: Scheduler, input: Value, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
+) -> Value:
+    """x / (k + α·mean of squares over neighbouring channels)^β."""
+    from kernelzero.coldstart.rulebook.loops.expr import bounded, fold, where
+    from kernelzero.coldstart.rulebook.loops.rules_layout import guarded
+
+    x = s.read(input)
+    channels = input.shape[1]
+
+    def at(i: Index) -> Expr:
+        name = s.name("r")
+        place = i[1] + bounded(name, size) + (-(size // 2))
+        inside = (place >= 0) & (place < channels)
+        near = as_float(x.at((i[0], guarded(place, channels), *i[2:])))
+        total = fold("sum", [(name, size)], where(inside, near * near, 0.0))
+        scale = total * (alpha / size) + k
+        return as_float(x.at(i)) * function("exp2", function("log2", scale) * -beta)
+
+    return s.heavy(Elements(at), input.shape, input.dtype, "local_response_norm")
+
+
+@module_rule("LocalResponseNorm")
+def local_response_norm_module(s: Scheduler, module: Any, parameters: dict[str, Value], input: Value) -> Value:
+    """Local response norm."""
+    return local_response_norm(s, input, module.size, module.alpha, module.beta, module.k)  # type: ignore[no-any-return]

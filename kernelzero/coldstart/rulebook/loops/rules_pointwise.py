@@ -550,3 +550,66 @@ def identity(s: Scheduler, module: Any, parameters: dict[str, Value], input: Val
 def prelu_module(s: Scheduler, module: Any, parameters: dict[str, Value], input: Value) -> Value:
     """PReLU."""
     return prelu(s, input, parameters["weight"])
+
+
+@rule("logaddexp2")
+def logaddexp2(s: Scheduler, input: Value, other: Value) -> Value:
+    """log₂(2^a + 2^b)."""
+
+    def compute(a: Expr, b: Expr) -> Expr:
+        gap = function("exp2", -function("abs", as_float(a) - b))
+        return function("max", a, b) + function("log2", 1.0 + gap)
+
+    return pointwise(s, "logaddexp2", compute, input, other)
+
+
+@rule("heaviside")
+def heaviside(s: Scheduler, input: Value, values: Value) -> Value:
+    """0, a value at 0, 1."""
+    return pointwise(
+        s, "heaviside", lambda x, v: where(x < 0.0, 0.0, where(compare("eq", x, 0.0), v, 1.0)), input, values
+    )
+
+
+@rule("xlog1py", "special_xlog1py")
+def xlog1py(s: Scheduler, input: Any, other: Any) -> Value:
+    """x·log(1 + y), 0 where x is."""
+    return pointwise(
+        s, "xlog1py", lambda a, b: where(compare("eq", a, 0.0), 0.0, as_float(a) * function("log1p", b)), input, other
+    )
+
+
+@rule("entr", "special_entr")
+def entr(s: Scheduler, input: Value) -> Value:
+    """−x·log x."""
+
+    def compute(x: Expr) -> Expr:
+        positive = x > 0.0
+        inside = -(as_float(x) * function("log", where(positive, x, 1.0)))
+        return where(positive, inside, where(compare("eq", x, 0.0), 0.0, float("-inf")))
+
+    return pointwise(s, "entr", compute, input)
+
+
+@rule("sgn")
+def sgn(s: Scheduler, input: Value) -> Value:
+    """The sign."""
+    return pointwise(s, "sgn", sign, input)
+
+
+@rule("expit", "special_expit")
+def expit(s: Scheduler, input: Value) -> Value:
+    """The logistic function."""
+    return pointwise(s, "expit", sigmoid, input, dtype=_floating(input))
+
+
+@rule("glu")
+def glu(s: Scheduler, input: Value, dim: int = -1) -> Value:
+    """One half times the logistic function of the other."""
+    from kernelzero.coldstart.rulebook.loops.rules_layout import chunk
+
+    a, b = chunk(s, input, 2, dim)
+    return pointwise(s, "glu", lambda x, y: as_float(x) * sigmoid(y), a, b)
+
+
+_register_module("GLU", "glu", ("dim",))

@@ -269,3 +269,82 @@ def attention(
             inner.shape, inner.dtype, lambda i: where(i[-1] <= i[-2], inner.at(i), float("-inf")), "mask", [inner]
         )
     return matmul(s, softmax(s, scores, -1), value)  # type: ignore[no-any-return]
+
+
+@rule("tensordot")
+def tensordot(s: Scheduler, a: Value, b: Value, dims: Any = 2, out: None = None) -> Value:
+    """Sums over the last dimensions of one and the first of the other, or over those that are named."""
+    if isinstance(dims, int):
+        left, right = list(range(len(a.shape) - dims, len(a.shape))), list(range(dims))
+    else:
+        left, right = ([d % len(v.shape) for d in named] for v, named in zip((a, b), dims, strict=True))
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    first = letters[: len(a.shape)]
+    second = list(letters[len(a.shape) : len(a.shape) + len(b.shape)])
+    for d, e in zip(left, right, strict=True):
+        second[e] = first[d]
+    kept = [c for d, c in enumerate(first) if d not in left] + [c for e, c in enumerate(second) if e not in right]
+    return einsum(s, f"{first},{''.join(second)}->{''.join(kept)}", a, b)  # type: ignore[no-any-return]
+
+
+@rule("chain_matmul", "multi_dot", "linalg_multi_dot")
+def chain_matmul(s: Scheduler, *matrices: Any) -> Value:
+    """Products from left to right."""
+    values = list(matrices[0]) if len(matrices) == 1 and isinstance(matrices[0], tuple | list) else list(matrices)
+    found = values[0]
+    for value in values[1:]:
+        found = matmul(s, found, value)
+    return found  # type: ignore[no-any-return]
+
+
+@rule("vecdot", "linalg_vecdot")
+def vecdot(s: Scheduler, x: Value, y: Value, *, dim: int = -1) -> Value:
+    """Dot products along a dimension."""
+    from kernelzero.coldstart.rulebook.loops.rules_reductions import sum_
+
+    return sum_(s, pointwise(s, "mul", lambda a, b: as_float(a) * b, x, y), dim)  # type: ignore[no-any-return]
+
+
+@rule("kron")
+def kron(s: Scheduler, input: Value, other: Value) -> Value:
+    """All products, in blocks."""
+    require(len(input.shape) == len(other.shape), "kron of different ranks")
+    shape = tuple(m * n for m, n in zip(input.shape, other.shape, strict=True))
+
+    def at(i: Index) -> Expr:
+        block = tuple(e // n for e, n in zip(i, other.shape, strict=True))
+        inside = tuple(e % n for e, n in zip(i, other.shape, strict=True))
+        return as_float(input.at(block)) * other.at(inside)
+
+    return s.cheap(shape, input.dtype, at, "kron", [input, other])
+
+
+@rule("addr")
+def addr(s: Scheduler, input: Value, vec1: Value, vec2: Value, *, beta: float = 1, alpha: float = 1) -> Value:
+    """βC + α·a bᵀ."""
+    return _scaled_sum(s, "addr", input, outer(s, vec1, vec2), beta, alpha)
+
+
+@rule("cdist")
+def cdist(s: Scheduler, x1: Value, x2: Value, p: float = 2.0, compute_mode: Any = None) -> Value:
+    """Distances of all pairs of rows, each by a loop of its own."""
+    from kernelzero.coldstart.rulebook.loops.expr import function
+
+    require(float(p) in (1.0, 2.0), f"cdist with p={p}")
+    a, b = s.read(x1), s.read(x2)
+    batch = broadcast([a.shape[:-2], b.shape[:-2]])
+    shape = (*batch, a.shape[-2], b.shape[-2])
+
+    def lead(value: Value, i: Index) -> Index:
+        own = i[: len(batch)][len(batch) - (len(value.shape) - 2) :]
+        return tuple(const(0) if n == 1 else e for e, n in zip(own, value.shape[:-2], strict=True))
+
+    def at(i: Index) -> Expr:
+        name = s.name("k")
+        k = bounded(name, a.shape[-1])
+        gap = as_float(a.at((*lead(a, i), i[-2], k))) - b.at((*lead(b, i), i[-1], k))
+        body = function("abs", gap) if float(p) == 1.0 else gap * gap
+        total = fold("sum", [(name, a.shape[-1])], body)
+        return total if float(p) == 1.0 else function("sqrt", total)
+
+    return s.heavy(Elements(at), shape, x1.dtype, "cdist")

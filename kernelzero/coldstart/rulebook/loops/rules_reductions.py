@@ -353,3 +353,56 @@ def cumsum(s: Scheduler, input: Value, dim: int, *, dtype: Any = None) -> Value:
 def cumprod(s: Scheduler, input: Value, dim: int, *, dtype: Any = None) -> Value:
     """Running product."""
     return _scan(s, "cumprod", "prod", input, dim)
+
+
+@rule("aminmax")
+def aminmax(s: Scheduler, input: Value, *, dim: int | None = None, keepdim: bool = False) -> Any:
+    """Smallest and largest element."""
+    return MinMax(folded(s, "amin", "min", input, dim, keepdim), folded(s, "amax", "max", input, dim, keepdim))
+
+
+class MinMax(NamedTuple):
+    """What torch.aminmax gives."""
+
+    min: Value
+    max: Value
+
+
+@rule("nanmean")
+def nanmean(s: Scheduler, input: Value, dim: Any = None, keepdim: bool = False) -> Value:
+    """Mean of what is a number."""
+    dims = dims_of(dim, len(input.shape))
+
+    def number(x: Expr) -> Expr:
+        return compare("eq", x, x)
+
+    def stages(at: At) -> list[Any]:
+        total = stage(s, "sum", lambda i: where(number(as_float(at(i))), at(i), 0.0))
+        return [total, stage(s, "sum", lambda i: where(number(as_float(at(i))), 1.0, 0.0))]
+
+    return rows(
+        s,
+        "nanmean",
+        input,
+        dims,
+        stages,
+        lambda at, found: lambda i: found[0] / found[1],
+        per_row=True,
+        keepdim=keepdim,
+    )
+
+
+@rule("dist")
+def dist(s: Scheduler, input: Value, other: Value, p: float = 2) -> Value:
+    """Norm of a difference."""
+    from kernelzero.coldstart.rulebook.loops.rules_pointwise import sub
+
+    return norm(s, sub(s, input, other), p)  # type: ignore[no-any-return]
+
+
+@rule("trace")
+def trace(s: Scheduler, input: Value) -> Value:
+    """Sum of the diagonal."""
+    from kernelzero.coldstart.rulebook.loops.rules_layout import diagonal
+
+    return sum_(s, diagonal(s, input))  # type: ignore[no-any-return]
