@@ -18,7 +18,9 @@ from kernelzero.coldstart.rulebook.loops.schedule import Scheduler
 from kernelzero.coldstart.rulebook.loops.value import At, Elements, Index, Rows, Stage, Value, size
 from kernelzero.coldstart.rulebook.operators import CannotWrite
 
-FAMILIES = ("pointwise", "reductions", "norms", "products", "layout")
+FAMILIES = (
+    "pointwise", "reductions", "norms", "products", "layout", "convolutions", "pooling", "gathers", "losses",
+)  # fmt: skip
 """Modules with rules."""
 _SHORT_ROW, _TINY_ROW = 32, 4
 """Reductions over so few elements are done by one thread each."""

@@ -179,6 +179,10 @@ def getitem(s: Scheduler, input: Any, key: Any) -> Any:
     if not isinstance(input, Value):
         return input[key]
     keys = list(key) if isinstance(key, tuple) else [key]
+    if any(isinstance(k, Value) for k in keys):
+        from kernelzero.coldstart.rulebook.loops.rules_gathers import index_tensor
+
+        return index_tensor(s, input, key)
     require(all(isinstance(k, int | slice) or k is None or k is Ellipsis for k in keys), "indexing by a tensor")
     count = sum(isinstance(k, int | slice) for k in keys)
     if Ellipsis in keys:

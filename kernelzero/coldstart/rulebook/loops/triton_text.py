@@ -56,7 +56,7 @@ class Triton:
 
     def constant(self, value: bool | int | float) -> str:
         """A literal."""
-        if isinstance(value, float) and value in (float("inf"), float("-inf")):
+        if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
             return f'float("{value}")'
         return repr(value)
 
@@ -87,14 +87,14 @@ class Triton:
     def load(self, printer: Printer, node: Expr) -> str:
         """A read; lanes that are not there or must not read get the other value."""
         buffer, index, mask, other = node.args
-        spread = any((n.op == "var" and n.args[0] in self.lanes) or n.op == "load" for n in walk(index))
+        spread = any(n.op == "var" and n.args[0] in self.lanes for n in walk(index))
         own = printer._text(mask) if mask is not None else ""
         masks = [m for m in (self.mask if spread else "", own) if m]
         place = printer._text(index)
         inside = f"{buffer.name}_ptr + {bare(place)}"
         if masks:
-            filler = repr(other) if buffer.kind == FLOAT else repr(int(other))
-            inside += f", mask={' & '.join(masks)}, other={self.constant(other) if other != other else filler}"
+            filler = self.constant(float(other)) if buffer.kind == FLOAT else repr(int(other))
+            inside += f", mask={' & '.join(masks)}, other={filler}"
         text = f"tl.load({inside})"
         if buffer.kind == FLOAT and buffer.dtype != "float32":
             return text + ".to(tl.float32)"
