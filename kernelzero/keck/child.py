@@ -182,7 +182,8 @@ class Child:
         ACTIVE.meter, ACTIVE.kernel_launches = cost.Meter(), 0
         self.runtime.seed(message["seed"])
         ACTIVE.blank = message.get("blank", False)
-        ACTIVE.protected = frozenset(_storage(t) for t in (*tensors(inputs), *_state(self.model).values()))
+        if ACTIVE.blank:
+            ACTIVE.protected = frozenset(_storage(t) for t in (*tensors(inputs), *_state(self.model).values()))
         ACTIVE.turn_due, ACTIVE.turn_taken = (self._take_turn if message.get("turn_due") else None), False
         traced = message.get("trace", False)
         if traced:

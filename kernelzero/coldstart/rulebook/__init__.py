@@ -1,4 +1,4 @@
-"""The rulebook: a teacher that needs no model. It reads a module's torch.fx graph and writes its kernels.
+"""The rulebook: a teacher that needs no model. It follows a module's calls and writes its kernels.
 
 `write_kernel` gives a complete `ModelNew` source, in Triton or CUDA C++, in one of `VARIANTS` honest ways; `reasoning`
 says in a few sentences what was tiled, fused, pipelined or reordered and why. Whatever has no rule is refused by name

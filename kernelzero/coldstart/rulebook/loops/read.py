@@ -1,7 +1,8 @@
-"""From a module's source to a program: torch.fx gives the calls, the rules say what each computes.
+"""From a module's source to a program: the calls that its `forward` makes, and what the rules say each computes.
 
-The module is executed here, in this process: give it modules of our own composer or others that are trusted. It is
-traced as it is constructed, in training mode, as Keck judges it.
+The module runs once, in training mode, as Keck judges it, on tensors without values: shapes are real, so Python's own
+control flow on them is followed, and whoever asks for a value is refused. It is executed in this process: give it
+modules of our own composer or others that are trusted.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from typing import Any
 
 from kernelzero.coldstart.rulebook.graph import load
 from kernelzero.coldstart.rulebook.loops.expr import Buffer
-from kernelzero.coldstart.rulebook.loops.rules import tables
+from kernelzero.coldstart.rulebook.loops.rules import table
 from kernelzero.coldstart.rulebook.loops.schedule import Scheduler
 from kernelzero.coldstart.rulebook.loops.value import Program, Value
 from kernelzero.coldstart.rulebook.operators import CannotWrite
+
+_DTYPES = ("float32", "float16", "bfloat16", "int64", "int32", "bool")
 
 
 def read(source: str) -> tuple[Program, Any]:
@@ -25,7 +28,6 @@ def read(source: str) -> tuple[Program, Any]:
         CannotWrite: a call, a type or control flow that has no rule.
     """
     import torch
-    from torch.fx import Tracer
 
     namespace = load(source)
     state = torch.get_rng_state()
@@ -34,40 +36,39 @@ def read(source: str) -> tuple[Program, Any]:
         inputs = namespace["get_inputs"]()
     finally:
         torch.set_rng_state(state)
-    try:
-        graph = Tracer().trace(model)
-    except Exception as error:
-        first = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise CannotWrite(f"control flow or calls that cannot be traced: {first}") from None
-    return _Reader(model, inputs).program(graph), model
+    reader = _Reader(model, inputs)
+    return reader.program(), model
 
 
 class _Reader:
+    """Runs `forward` and keeps a value for each tensor that comes by."""
+
     def __init__(self, model: Any, inputs: list[Any]) -> None:
-        self.model, self.examples = model, list(inputs)
+        import copy
+
         self.scheduler = Scheduler()
-        self.values: dict[Any, Any] = {}
-        self.parameters: dict[str, Value] = {}
+        self.model = copy.deepcopy(model).to("meta")
+        self.inputs = [_without_values(value) for value in inputs]
         self.taken: Counter[str] = Counter()
+        self.known: dict[int, Value] = {}
+        """id of a tensor → its value."""
+        self.kept: list[Any] = []
+        """Tensors, so that no id is given twice."""
+        self.uses: Counter[int] = Counter()
+        self.paths = {
+            id(tensor): path for path, tensor in (*self.model.named_parameters(), *self.model.named_buffers())
+        }
 
-    def program(self, graph: Any) -> Program:
-        for node in graph.nodes:
-            if node.op == "output":
-                return self._finish(node)
-            self.values[node] = getattr(self, f"_{node.op}")(node)
-            self._settle(node)
-        raise CannotWrite("a module without an output")
+    def program(self) -> Program:
+        import torch
 
-    def _settle(self, node: Any) -> None:
-        """What several others use, and costs something, is computed once."""
-        value = self.values[node]
-        if isinstance(value, Value) and len(node.users) > 1:
-            self.scheduler.twice(value)
-            if self.scheduler.is_large(value):
-                self.values[node] = self.scheduler.keep(value)
-
-    def _finish(self, node: Any) -> Program:
-        found = self._resolved(node.args[0])
+        names = list(inspect.signature(self.model.forward).parameters)
+        for name, value in zip(names, self.inputs, strict=False):
+            if isinstance(value, torch.Tensor):
+                self._know(value, self.scheduler.leaf(self._buffer(name, value)))
+        self._count_uses()
+        output = self._run(self._call)
+        found = self._values(output)
         is_tuple = isinstance(found, tuple | list)
         outputs = list(found) if is_tuple else [found]
         if not all(isinstance(v, Value) for v in outputs):
@@ -77,105 +78,207 @@ class _Reader:
             raise CannotWrite("a module that computes nothing")
         return program
 
-    # --- nodes ---
-
-    def _placeholder(self, node: Any) -> Any:
+    def _run(self, see: Any) -> Any:
         import torch
+        from torch.overrides import TorchFunctionMode
 
-        if not self.examples:
-            if node.args:
-                return node.args[0]
-            raise CannotWrite(f"argument {node.target} of forward has no example")
-        example = self.examples.pop(0)
-        if not isinstance(example, torch.Tensor):
-            return example
-        return self.scheduler.leaf(_buffer(self._name(node.target), example))
+        class Watch(TorchFunctionMode):
+            def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                return see(func, args, kwargs or {})
 
-    def _get_attr(self, node: Any) -> Any:
-        value: Any = self.model
-        for part in node.target.split("."):
-            value = getattr(value, part)
-        return self._parameter(node.target, value)
+        with torch.no_grad(), torch.device("meta"), Watch():
+            try:
+                return self.model(*self.inputs)
+            except CannotWrite:
+                raise
+            except Exception as error:
+                first = (str(error).strip() or type(error).__name__).splitlines()[0]
+                raise CannotWrite(f"a forward that cannot be followed without values: {first[:200]}") from None
 
-    def _parameter(self, path: str, value: Any) -> Any:
-        import torch
+    def _count_uses(self) -> None:
+        """How often each result is used: results come in the same order in every run."""
+        numbers: dict[int, int] = {}
+        kept = []
 
-        if not isinstance(value, torch.Tensor):
-            return value
-        if path not in self.parameters:
-            buffer = _buffer(self._name(path.replace(".", "_")), value)
-            self.parameters[path] = self.scheduler.leaf(buffer, _access(path))
-        return self.parameters[path]
+        def see(func: Any, args: Any, kwargs: Any) -> Any:
+            out = _called(func, args, kwargs)
+            for tensor in _tensors((args, kwargs)):
+                if id(tensor) in numbers and _computes(func):
+                    self.uses[numbers[id(tensor)]] += 1
+            for tensor in _tensors(out):
+                numbers.setdefault(id(tensor), len(numbers))
+                kept.append(tensor)
+            return out
 
-    def _call_function(self, node: Any) -> Any:
-        name = getattr(node.target, "__name__", str(node.target))
-        return self._apply(name, node)
+        output = self._run(see)
+        for tensor in _tensors(output):
+            if id(tensor) in numbers:
+                self.uses[numbers[id(tensor)]] += 1
+        self._numbers: dict[int, int] = {}
 
-    def _call_method(self, node: Any) -> Any:
-        return self._apply(node.target, node)
+    # --- one call ---
 
-    def _apply(self, name: str, node: Any) -> Any:
-        args, kwargs = self._resolved(tuple(node.args)), self._resolved(dict(node.kwargs))
-        if name == "getattr":
-            return _attribute(args[0], args[1])
-        if name in _PLAIN and args and isinstance(args[0], Value):
-            return _PLAIN[name](args[0], *args[1:], **kwargs)
-        if not _has_values((args, kwargs)):
-            return (
-                node.target(*args, **kwargs) if callable(node.target) else getattr(args[0], name)(*args[1:], **kwargs)
-            )
-        return self._call(tables()[0].get(name), name, args, kwargs)
-
-    def _call_module(self, node: Any) -> Any:
-        module = self.model.get_submodule(node.target)
-        name = type(module).__name__
-        rule = tables()[1].get(name)
-        if rule is None:
-            raise CannotWrite(f"nn.{name} is not in the rulebook")
-        weights = {
-            key: self._parameter(f"{node.target}.{key}", value)
-            for key, value in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
-        }
-        args, kwargs = self._resolved(tuple(node.args)), self._resolved(dict(node.kwargs))
-        return self._call(rule, f"nn.{name}", (module, weights, *args), kwargs)
-
-    def _call(self, rule: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _call(self, func: Any, args: Any, kwargs: Any) -> Any:
+        name = _name_of(func)
+        out = _called(func, args, kwargs)
+        if not _computes(func) or not _tensors(out):
+            return out
+        rule = table().get(name)
         if rule is None:
             raise CannotWrite(f"{name} is not in the rulebook")
+        given, named = self._values(tuple(args)), self._values(dict(kwargs))
+        named = {key: value for key, value in named.items() if key not in ("device", "layout", "pin_memory")}
         try:
-            inspect.signature(rule).bind(self.scheduler, *args, **kwargs)
+            inspect.signature(rule).bind(self.scheduler, *given, **named)
         except TypeError as error:
             raise CannotWrite(f"{name} with such arguments is not in the rulebook ({error})") from None
-        return rule(self.scheduler, *args, **kwargs)
+        value = rule(self.scheduler, *given, **named)
+        self._pair(out, value, name)
+        return out
 
-    def _resolved(self, value: Any) -> Any:
-        from torch.fx.node import Node
+    def _pair(self, out: Any, value: Any, name: str) -> None:
+        import torch
 
-        if isinstance(value, Node):
-            return self.values[value]
-        if isinstance(value, tuple | list):
-            return type(value)(self._resolved(v) for v in value)
-        if isinstance(value, slice):
-            return slice(self._resolved(value.start), self._resolved(value.stop), self._resolved(value.step))
-        if isinstance(value, dict):
-            return {k: self._resolved(v) for k, v in value.items()}
-        return value
+        if isinstance(out, torch.Tensor):
+            if value is self.known.get(id(out)):
+                return  # the same tensor, as .contiguous() gives it
+            if not isinstance(value, Value) or tuple(out.shape) != value.shape:
+                raise CannotWrite(f"{name} in this form is not in the rulebook")
+            if any(out is given for given in self.inputs):
+                raise CannotWrite(f"{name}, which changes an input,")
+            value = self._dtyped(value, out)
+            self._know(out, value)
+            self._settle(out, value)
+        elif isinstance(out, tuple | list) and isinstance(value, tuple | list) and len(out) == len(value):
+            for one, its in zip(out, value, strict=True):
+                self._pair(one, its, name)
+        else:
+            raise CannotWrite(f"{name} in this form is not in the rulebook")
 
-    def _name(self, wanted: str) -> str:
-        """A name for a buffer: the module's own, with a number where it is taken."""
+    def _dtyped(self, value: Value, out: Any) -> Value:
+        from kernelzero.coldstart.rulebook.loops.rules_layout import cast
+
+        dtype = str(out.dtype).removeprefix("torch.")
+        if dtype not in _DTYPES:
+            raise CannotWrite(f"values of dtype {dtype}")
+        return cast(self.scheduler, value, dtype)
+
+    def _settle(self, tensor: Any, value: Value) -> None:
+        """What several others use, and costs something, is computed once."""
+        number = self._numbers.setdefault(id(tensor), len(self._numbers))
+        if self.uses[number] > 1:
+            self.scheduler.twice(value)
+            if self.scheduler.is_large(value):
+                self.known[id(tensor)] = self.scheduler.keep(value)
+
+    # --- tensors and values ---
+
+    def _know(self, tensor: Any, value: Value) -> None:
+        self.known[id(tensor)] = value
+        self.kept.append(tensor)
+
+    def _values(self, given: Any) -> Any:
+        import torch
+
+        if isinstance(given, torch.Tensor):
+            if id(given) not in self.known:
+                self._know(given, self._parameter(given))
+            return self.known[id(given)]
+        if isinstance(given, torch.Size):
+            return tuple(given)
+        if isinstance(given, tuple) and hasattr(given, "_fields"):
+            return tuple(self._values(v) for v in given)
+        if isinstance(given, tuple | list):
+            return type(given)(self._values(v) for v in given)
+        if isinstance(given, dict):
+            return {k: self._values(v) for k, v in given.items()}
+        return given
+
+    def _parameter(self, tensor: Any) -> Value:
+        path = self.paths.get(id(tensor))
+        if path is None:
+            raise CannotWrite("a tensor that comes from nowhere")
+        return self.scheduler.leaf(self._buffer(path.replace(".", "_"), tensor), _access(path))
+
+    def _buffer(self, wanted: str, value: Any) -> Buffer:
+        """A buffer with the module's own name for it, and a number where that is taken."""
         name = wanted.lstrip("_") or "x"
+        dtype = str(value.dtype).removeprefix("torch.")
+        if dtype not in _DTYPES:
+            raise CannotWrite(f"{name} of dtype {dtype}")
         self.taken[name] += 1
-        return name if self.taken[name] == 1 else f"{name}_{self.taken[name]}"
+        unique = name if self.taken[name] == 1 else f"{name}_{self.taken[name]}"
+        return Buffer(unique, tuple(value.shape), dtype)
 
 
-def _buffer(name: str, value: Any) -> Buffer:
-    dtype = str(value.dtype).removeprefix("torch.")
-    if dtype not in _DTYPES:
-        raise CannotWrite(f"{name} of dtype {dtype}")
-    return Buffer(name, tuple(value.shape), dtype)
+def _without_values(value: Any) -> Any:
+    import torch
+
+    return value.to("meta") if isinstance(value, torch.Tensor) else value
 
 
-_DTYPES = ("float32", "float16", "bfloat16", "int64", "int32", "bool")
+def _called(func: Any, args: Any, kwargs: Any) -> Any:
+    """The call itself; who asks for a value is refused."""
+    if _name_of(func) in _READS:
+        raise CannotWrite("control flow or numbers that depend on values")
+    return _STAND_INS.get(_name_of(func), func)(*args, **kwargs)
+
+
+def _one_hot(tensor: Any, num_classes: int = -1) -> Any:
+    import torch
+
+    if num_classes < 0:
+        raise CannotWrite("numbers that depend on values (one_hot without num_classes)")
+    return torch.empty((*tensor.shape, num_classes), dtype=torch.int64)
+
+
+def _gaussian_nll_loss(input: Any, target: Any, var: Any, *_: Any, reduction: str = "mean", **__: Any) -> Any:
+    return input + target if reduction == "none" else input.sum()
+
+
+_STAND_INS = {"one_hot": _one_hot, "gaussian_nll_loss": _gaussian_nll_loss}
+"""Shapes of what PyTorch gives only after a look at the values."""
+
+_READS = frozenset(("item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__array__", "nonzero"))
+_QUIET = frozenset(("__get__", "__set__", "size", "dim", "numel", "is_contiguous", "stride", "__len__", "ndimension",
+                    "is_floating_point", "element_size", "data_ptr", "storage_offset", "requires_grad_", "get_device",
+                    "is_complex", "is_tensor", "__hash__", "set_", "is_grad_enabled"))  # fmt: skip
+
+
+def _computes(func: Any) -> bool:
+    name = getattr(func, "__name__", "")
+    if name == "__get__":
+        return _name_of(func) in ("T", "mT", "data")
+    return name not in _QUIET
+
+
+_SPELLED = {
+    "__add__": "add", "__radd__": "add", "__iadd__": "add", "__sub__": "sub", "__rsub__": "rsub",
+    "__isub__": "sub", "__mul__": "mul", "__rmul__": "mul", "__imul__": "mul", "__truediv__": "div",
+    "__itruediv__": "div", "__rtruediv__": "rdiv", "__rdiv__": "rdiv", "__div__": "div", "__pow__": "pow",
+    "__rpow__": "rpow", "__neg__": "neg", "__matmul__": "matmul", "__rmatmul__": "rmatmul", "__lt__": "lt",
+    "__le__": "le", "__gt__": "gt", "__ge__": "ge", "__eq__": "eq", "__ne__": "ne", "__and__": "and_",
+    "__or__": "or_", "__invert__": "logical_not", "__getitem__": "getitem", "__floordiv__": "floor_divide",
+    "__mod__": "remainder", "__abs__": "abs", "data": "detach",
+}  # fmt: skip
+
+
+def _name_of(func: Any) -> str:
+    """The name that a rule is registered under."""
+    name = str(getattr(func, "__name__", func))
+    if name == "__get__":
+        name = str(getattr(getattr(func, "__self__", None), "__name__", name))
+    return _SPELLED.get(name, name)
+
+
+def _tensors(value: Any) -> list[Any]:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, tuple | list):
+        return [t for v in value for t in _tensors(v)]
+    return [t for v in value.values() for t in _tensors(v)] if isinstance(value, dict) else []
 
 
 def _access(path: str) -> str:
@@ -184,38 +287,3 @@ def _access(path: str) -> str:
     for part in path.split("."):
         text += f"[{part}]" if part.isdigit() else f".{part}"
     return text
-
-
-def _has_values(value: Any) -> bool:
-    if isinstance(value, Value):
-        return True
-    if isinstance(value, tuple | list):
-        return any(map(_has_values, value))
-    return isinstance(value, dict) and any(map(_has_values, value.values()))
-
-
-def _attribute(value: Any, name: str) -> Any:
-    if not isinstance(value, Value):
-        return getattr(value, name)
-    if name == "shape":
-        return value.shape
-    if name in ("dtype", "device", "ndim"):
-        import torch
-
-        return {"dtype": getattr(torch, value.dtype), "device": "cuda", "ndim": len(value.shape)}[name]
-    raise CannotWrite(f"Tensor.{name} is not in the rulebook")
-
-
-def _size(value: Value, dim: int | None = None) -> Any:
-    return value.shape if dim is None else value.shape[dim]
-
-
-def _numel(value: Value) -> int:
-    count = 1
-    for extent in value.shape:
-        count *= extent
-    return count
-
-
-_PLAIN = {"size": _size, "dim": lambda v: len(v.shape), "ndimension": lambda v: len(v.shape), "numel": _numel,
-          "is_contiguous": lambda v: True, "len": lambda v: v.shape[0]}  # fmt: skip

@@ -1,9 +1,8 @@
-"""What PyTorch's calls compute, element by element: one rule a call, by the name that torch.fx sees.
+"""What PyTorch's calls compute, element by element: one rule a call, by the name of the function that is called.
 
-A rule takes the scheduler and the call's own arguments, tensors as values. It is registered under names of functions
-("softmax": torch.softmax, F.softmax, Tensor.softmax) or under a module class ("nn.Softmax"), whose rule also gets the
-module. What a rule cannot do it refuses by name. To teach the rulebook a call, add a rule to one of the files that
-`families` lists.
+A rule takes the scheduler and the call's own arguments, tensors as values, and is registered under names of functions
+and methods ("softmax": torch.softmax, F.softmax, Tensor.softmax). Layers need none: their `forward` calls functions.
+What a rule cannot do it refuses by name. To teach the rulebook a call, add a rule to one of the FAMILIES' files.
 """
 
 from __future__ import annotations
@@ -25,8 +24,7 @@ FAMILIES = (
 _SHORT_ROW, _TINY_ROW = 32, 4
 """Reductions over so few elements are done by one thread each."""
 
-_functions: dict[str, Callable[..., Any]] = {}
-_modules: dict[str, Callable[..., Any]] = {}
+_rules: dict[str, Callable[..., Any]] = {}
 Rule = Callable[..., Any]
 
 
@@ -35,35 +33,23 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 
     def register(function: Rule) -> Rule:
         for name in names:
-            _functions[name] = function
-        return function
-
-    return register
-
-
-def module_rule(*names: str) -> Callable[[Rule], Rule]:
-    """Registers the rule of a module class: (scheduler, module, parameters by name, *arguments)."""
-
-    def register(function: Rule) -> Rule:
-        for name in names:
-            _modules[name] = function
+            _rules[name] = function
         return function
 
     return register
 
 
 @functools.cache
-def tables() -> tuple[dict[str, Rule], dict[str, Rule]]:
-    """Rules of functions by name, and of module classes by name."""
+def table() -> dict[str, Rule]:
+    """Rules by name."""
     for family in FAMILIES:
         importlib.import_module(f"kernelzero.coldstart.rulebook.loops.rules_{family}")
-    return _functions, _modules
+    return _rules
 
 
 def known_names() -> list[str]:
-    """Every function and module class that has a rule."""
-    functions, modules = tables()
-    return sorted([*functions, *(f"nn.{name}" for name in modules)])
+    """Every function and method that has a rule."""
+    return sorted(table())
 
 
 # --- what rules are made of ------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from kernelzero.coldstart.rulebook.loops.expr import (
     walk,
     where,
 )
-from kernelzero.coldstart.rulebook.loops.rules import module_rule, pointwise, require, rule
+from kernelzero.coldstart.rulebook.loops.rules import pointwise, require, rule
 from kernelzero.coldstart.rulebook.loops.rules_products import contracted, plain
 from kernelzero.coldstart.rulebook.loops.schedule import Scheduler
 from kernelzero.coldstart.rulebook.loops.value import Elements, Index, Product, Value, size
@@ -280,21 +280,6 @@ def _register_convolution(rank: int) -> None:
     ) -> Value:
         return transposed(s, back, input, weight, bias, stride, padding, output_padding, groups, dilation)
 
-    @module_rule(f"Conv{rank}d")
-    def conv_module(s: Scheduler, module: Any, parameters: dict[str, Value], input: Value) -> Value:
-        require(module.padding_mode == "zeros", f"nn.Conv{rank}d with padding_mode {module.padding_mode}")
-        return convolution(
-            s, name, input, parameters["weight"], parameters.get("bias"), module.stride, module.padding,
-            module.dilation, module.groups,
-        )  # fmt: skip
-
-    @module_rule(f"ConvTranspose{rank}d")
-    def conv_transpose_module(s: Scheduler, module: Any, parameters: dict[str, Value], input: Value) -> Value:
-        return transposed(
-            s, back, input, parameters["weight"], parameters.get("bias"), module.stride, module.padding,
-            module.output_padding, module.groups, module.dilation,
-        )  # fmt: skip
-
 
 for _rank in (1, 2, 3):
     _register_convolution(_rank)
@@ -339,19 +324,6 @@ def pad(s: Scheduler, input: Value, pad: Any, mode: str = "constant", value: flo
         return x.at(tuple(_MODES[mode](p, x.shape[d]) if d in chosen else p for d, p in enumerate(moved)))
 
     return s.cheap(shape, x.dtype, at, "pad", [x])
-
-
-def _register_padding(stem: str, mode: str) -> None:
-    @module_rule(*(f"{stem}Pad{rank}d" for rank in (1, 2, 3)))
-    def padding(s: Scheduler, module: Any, parameters: dict[str, Value], input: Value) -> Value:
-        return pad(s, input, module.padding, mode, getattr(module, "value", 0.0))  # type: ignore[no-any-return]
-
-
-for _stem, _mode in (
-    ("Zero", "constant"), ("Constant", "constant"), ("Reflection", "reflect"), ("Replication", "replicate"),
-    ("Circular", "circular"),
-):  # fmt: skip
-    _register_padding(_stem, _mode)
 
 
 # --- pixels moved ----------------------------------------------------------------------------------------------------
@@ -419,30 +391,6 @@ def channel_shuffle(s: Scheduler, input: Value, groups: int) -> Value:
         input.shape, input.dtype, lambda i: input.at((i[0], (i[1] % groups) * each + i[1] // groups, *i[2:])),
         "channel_shuffle", [input],
     )  # fmt: skip
-
-
-@module_rule("Unfold")
-def unfold_module(s: Scheduler, module: Any, parameters: dict[str, Value], input: Value) -> Value:
-    """Patches as columns."""
-    return unfolded(s, input, module.kernel_size, module.dilation, module.padding, module.stride)
-
-
-@module_rule("PixelShuffle")
-def pixel_shuffle_module(s: Scheduler, module: Any, parameters: dict[str, Value], input: Value) -> Value:
-    """Channels to pixels."""
-    return pixel_shuffle(s, input, module.upscale_factor)  # type: ignore[no-any-return]
-
-
-@module_rule("PixelUnshuffle")
-def pixel_unshuffle_module(s: Scheduler, module: Any, parameters: dict[str, Value], input: Value) -> Value:
-    """Pixels to channels."""
-    return pixel_unshuffle(s, input, module.downscale_factor)  # type: ignore[no-any-return]
-
-
-@module_rule("ChannelShuffle")
-def channel_shuffle_module(s: Scheduler, module: Any, parameters: dict[str, Value], input: Value) -> Value:
-    """Channels of all groups in turn."""
-    return channel_shuffle(s, input, module.groups)  # type: ignore[no-any-return]
 
 
 # --- interpolation ---------------------------------------------------------------------------------------------------
@@ -552,11 +500,3 @@ def upsample_nearest(s: Scheduler, input: Value, size: Any = None, scale_factor:
 def upsample_bilinear(s: Scheduler, input: Value, size: Any = None, scale_factor: Any = None) -> Value:
     """Between neighbours, corners on corners."""
     return interpolate(s, input, size, scale_factor, "bilinear", True)  # type: ignore[no-any-return]
-
-
-@module_rule("Upsample", "UpsamplingNearest2d", "UpsamplingBilinear2d")
-def upsample_module(s: Scheduler, module: Any, parameters: dict[str, Value], input: Value) -> Value:
-    """To another size."""
-    return interpolate(  # type: ignore[no-any-return]
-        s, input, module.size, module.scale_factor, module.mode, module.align_corners, module.recompute_scale_factor
-    )

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kernelzero.coldstart.rulebook.loops.expr import INT, Expr, as_int, compare, const, unflat, where
-from kernelzero.coldstart.rulebook.loops.rules import broadcast, module_rule, require, rule
+from kernelzero.coldstart.rulebook.loops.rules import broadcast, require, rule
 from kernelzero.coldstart.rulebook.loops.schedule import Scheduler
 from kernelzero.coldstart.rulebook.loops.value import Index, Value, size
 
@@ -40,12 +40,6 @@ def embedding(
     return s.cheap(
         shape, table.dtype, lambda i: table.at((places.at(i[:-1]), i[-1])), "embedding", [places, table]
     )  # fmt: skip
-
-
-@module_rule("Embedding")
-def embedding_module(s: Scheduler, module: Any, parameters: dict[str, Value], input: Value) -> Value:
-    """Rows of a table."""
-    return embedding(s, input, parameters["weight"], max_norm=module.max_norm)  # type: ignore[no-any-return]
 
 
 @rule("one_hot")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kernelzero.coldstart.rulebook.loops.expr import Expr, add, as_kind, const, flat, kind_of, modulo, unflat, where
-from kernelzero.coldstart.rulebook.loops.rules import module_rule, promoted, require, rule
+from kernelzero.coldstart.rulebook.loops.rules import promoted, require, rule
 from kernelzero.coldstart.rulebook.loops.schedule import Scheduler
 from kernelzero.coldstart.rulebook.loops.value import Index, Value, size
 
@@ -381,18 +381,6 @@ def to(s: Scheduler, input: Value, *args: Any, **kwargs: Any) -> Value:
         if str(given).startswith("torch."):
             return cast(s, input, str(given).removeprefix("torch."))
     return input
-
-
-@module_rule("Flatten")
-def flatten_module(s: Scheduler, module: Any, parameters: dict[str, Value], input: Value) -> Value:
-    """Dimensions made one."""
-    return flatten(s, input, module.start_dim, module.end_dim)  # type: ignore[no-any-return]
-
-
-@module_rule("Unflatten")
-def unflatten_module(s: Scheduler, module: Any, parameters: dict[str, Value], input: Value) -> Value:
-    """One dimension made several."""
-    return unflatten(s, input, module.dim, module.unflattened_size)  # type: ignore[no-any-return]
 
 
 @rule("ravel")

@@ -14,7 +14,6 @@ from kernelzero.coldstart.rulebook.loops.expr import Expr, as_float, as_int, com
 from kernelzero.coldstart.rulebook.loops.rules import (
     aligned,
     broadcast,
-    module_rule,
     pointwise,
     require,
     rows,
@@ -142,11 +141,6 @@ def _register_pairs(name: str) -> None:
     def loss(s: Scheduler, input: Value, target: Value, *, reduction: str = "mean", **given: Any) -> Value:
         return _pairs(s, name, input, target, reduction, given)
 
-    @module_rule(_PAIRS[name][0])
-    def loss_module(s: Scheduler, module: Any, parameters: dict[str, Value], input: Value, target: Value) -> Value:
-        given = {key: getattr(module, key) for key in _PAIRS[name][2]}
-        return _pairs(s, name, input, target, module.reduction, given)
-
 
 for _name in _PAIRS:
     _register_pairs(_name)
@@ -188,20 +182,6 @@ def _weighted(
     return reduced(s, losses, reduction, name)
 
 
-@module_rule("BCELoss")
-def bce_module(s: Scheduler, module: Any, parameters: dict[str, Value], input: Value, target: Value) -> Value:
-    """Of probabilities."""
-    return binary_cross_entropy(s, input, target, parameters.get("weight"), reduction=module.reduction)  # type: ignore[no-any-return]
-
-
-@module_rule("BCEWithLogitsLoss")
-def bce_logits_module(s: Scheduler, module: Any, parameters: dict[str, Value], input: Value, target: Value) -> Value:
-    """Of logits."""
-    return binary_cross_entropy_with_logits(  # type: ignore[no-any-return]
-        s, input, target, parameters.get("weight"), reduction=module.reduction, pos_weight=parameters.get("pos_weight")
-    )
-
-
 @rule("margin_ranking_loss")
 def margin_ranking_loss(
     s: Scheduler,
@@ -218,14 +198,6 @@ def margin_ranking_loss(
     compute = _floats(lambda a, b, y: function("max", -y * (a - b) + float(margin), 0.0))
     losses = pointwise(s, "margin_ranking_loss", compute, input1, input2, target, dtype=input1.dtype)
     return reduced(s, losses, reduction, "margin_ranking_loss")
-
-
-@module_rule("MarginRankingLoss")
-def margin_ranking_module(
-    s: Scheduler, module: Any, parameters: dict[str, Value], input1: Value, input2: Value, target: Value
-) -> Value:
-    """max(0, −y(a − b) + margin)."""
-    return margin_ranking_loss(s, input1, input2, target, module.margin, reduction=module.reduction)  # type: ignore[no-any-return]
 
 
 @rule("gaussian_nll_loss")
@@ -250,14 +222,6 @@ def gaussian_nll_loss(
 
     losses = pointwise(s, "gaussian_nll_loss", _floats(compute), input, target, spread, dtype=input.dtype)
     return reduced(s, losses, reduction, "gaussian_nll_loss")
-
-
-@module_rule("GaussianNLLLoss")
-def gaussian_nll_module(
-    s: Scheduler, module: Any, parameters: dict[str, Value], input: Value, target: Value, var: Any
-) -> Value:
-    """½(log v + (x − y)² / v)."""
-    return gaussian_nll_loss(s, input, target, var, module.full, module.eps, module.reduction)  # type: ignore[no-any-return]
 
 
 # --- of classes ------------------------------------------------------------------------------------------------------
@@ -418,23 +382,6 @@ def _soft_cross_entropy(
     return reduced(s, losses, reduction, "cross_entropy")
 
 
-@module_rule("NLLLoss")
-def nll_module(s: Scheduler, module: Any, parameters: dict[str, Value], input: Value, target: Value) -> Value:
-    """−w·x at the place of the class."""
-    return nll_loss(  # type: ignore[no-any-return]
-        s, input, target, parameters.get("weight"), ignore_index=module.ignore_index, reduction=module.reduction
-    )
-
-
-@module_rule("CrossEntropyLoss")
-def cross_entropy_module(s: Scheduler, module: Any, parameters: dict[str, Value], input: Value, target: Value) -> Value:
-    """By classes, or by probabilities of classes."""
-    return cross_entropy(  # type: ignore[no-any-return]
-        s, input, target, parameters.get("weight"), ignore_index=module.ignore_index, reduction=module.reduction,
-        label_smoothing=module.label_smoothing,
-    )  # fmt: skip
-
-
 # --- of vectors ------------------------------------------------------------------------------------------------------
 
 
@@ -546,33 +493,3 @@ def triplet_margin_loss(
 
     losses = _along(s, "triplet_margin_loss", [anchor, positive, negative], -1, sums, final)
     return reduced(s, losses, reduction, "triplet_margin_loss")
-
-
-@module_rule("CosineSimilarity")
-def cosine_similarity_module(s: Scheduler, module: Any, parameters: dict[str, Value], x1: Value, x2: Value) -> Value:
-    """Cosine of the angle."""
-    return cosine_similarity(s, x1, x2, module.dim, module.eps)  # type: ignore[no-any-return]
-
-
-@module_rule("PairwiseDistance")
-def pairwise_distance_module(s: Scheduler, module: Any, parameters: dict[str, Value], x1: Value, x2: Value) -> Value:
-    """‖a − b + eps‖."""
-    return pairwise_distance(s, x1, x2, module.norm, module.eps, module.keepdim)  # type: ignore[no-any-return]
-
-
-@module_rule("CosineEmbeddingLoss")
-def cosine_embedding_module(
-    s: Scheduler, module: Any, parameters: dict[str, Value], input1: Value, input2: Value, target: Value
-) -> Value:
-    """By the cosine of the angle."""
-    return cosine_embedding_loss(s, input1, input2, target, module.margin, reduction=module.reduction)  # type: ignore[no-any-return]
-
-
-@module_rule("TripletMarginLoss")
-def triplet_margin_module(
-    s: Scheduler, module: Any, parameters: dict[str, Value], anchor: Value, positive: Value, negative: Value
-) -> Value:
-    """max(0, ‖a − p‖ − ‖a − n‖ + margin)."""
-    return triplet_margin_loss(  # type: ignore[no-any-return]
-        s, anchor, positive, negative, module.margin, module.p, module.eps, module.swap, reduction=module.reduction
-    )

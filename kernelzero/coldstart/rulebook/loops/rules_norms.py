@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kernelzero.coldstart.rulebook.loops.expr import Expr, as_float, function
-from kernelzero.coldstart.rulebook.loops.rules import dims_of, module_rule, require, rows, rule, stage
+from kernelzero.coldstart.rulebook.loops.rules import dims_of, require, rows, rule, stage
 from kernelzero.coldstart.rulebook.loops.rules_reductions import moments
 from kernelzero.coldstart.rulebook.loops.schedule import Scheduler
 from kernelzero.coldstart.rulebook.loops.value import At, Elements, Index, Value, size
@@ -200,69 +200,6 @@ def normalize(s: Scheduler, input: Value, p: float = 2.0, dim: Any = 1, eps: flo
     return rows(s, "normalize", input, dims_of(dim, len(input.shape)), stages, final, per_row=False)
 
 
-# --- modules ---------------------------------------------------------------------------------------------------------
-
-
-@module_rule("Softmax")
-def softmax_module(s: Scheduler, module: Any, parameters: dict[str, Value], input: Value) -> Value:
-    """Softmax."""
-    return softmax(s, input, module.dim)  # type: ignore[no-any-return]
-
-
-@module_rule("LogSoftmax")
-def log_softmax_module(s: Scheduler, module: Any, parameters: dict[str, Value], input: Value) -> Value:
-    """Log-softmax."""
-    return log_softmax(s, input, module.dim)  # type: ignore[no-any-return]
-
-
-@module_rule("Softmin")
-def softmin_module(s: Scheduler, module: Any, parameters: dict[str, Value], input: Value) -> Value:
-    """Softmin."""
-    return softmin(s, input, module.dim)  # type: ignore[no-any-return]
-
-
-@module_rule("Softmax2d")
-def softmax_2d(s: Scheduler, module: Any, parameters: dict[str, Value], input: Value) -> Value:
-    """Softmax over channels."""
-    return softmax(s, input, -3)  # type: ignore[no-any-return]
-
-
-@module_rule("LayerNorm")
-def layer_norm_module(s: Scheduler, module: Any, parameters: dict[str, Value], input: Value) -> Value:
-    """Layer norm."""
-    return layer_norm(s, input, module.normalized_shape, parameters.get("weight"), parameters.get("bias"), module.eps)  # type: ignore[no-any-return]
-
-
-@module_rule("RMSNorm")
-def rms_norm_module(s: Scheduler, module: Any, parameters: dict[str, Value], input: Value) -> Value:
-    """RMS norm."""
-    return rms_norm(s, input, module.normalized_shape, parameters.get("weight"), module.eps)  # type: ignore[no-any-return]
-
-
-@module_rule("GroupNorm")
-def group_norm_module(s: Scheduler, module: Any, parameters: dict[str, Value], input: Value) -> Value:
-    """Group norm."""
-    return group_norm(s, input, module.num_groups, parameters.get("weight"), parameters.get("bias"), module.eps)  # type: ignore[no-any-return]
-
-
-@module_rule("BatchNorm1d", "BatchNorm2d", "BatchNorm3d")
-def batch_norm_module(s: Scheduler, module: Any, parameters: dict[str, Value], input: Value) -> Value:
-    """Batch norm, with the batch's statistics while the module trains."""
-    return batch_norm(  # type: ignore[no-any-return]
-        s, input, parameters.get("running_mean"), parameters.get("running_var"), parameters.get("weight"),
-        parameters.get("bias"), module.training, module.momentum, module.eps,
-    )  # fmt: skip
-
-
-@module_rule("InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d")
-def instance_norm_module(s: Scheduler, module: Any, parameters: dict[str, Value], input: Value) -> Value:
-    """Instance norm."""
-    kept = module.track_running_stats and not module.training
-    return instance_norm(
-        s, input, None, None, parameters.get("weight"), parameters.get("bias"), not kept, 0.1, module.eps
-    )  # type: ignore[no-any-return]
-
-
 @rule("local_response_norm")
 def local_response_norm(
     s: Scheduler, input: Value, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
@@ -284,9 +221,3 @@ def local_response_norm(
         return as_float(x.at(i)) * function("exp2", function("log2", scale) * -beta)
 
     return s.heavy(Elements(at), input.shape, input.dtype, "local_response_norm")
-
-
-@module_rule("LocalResponseNorm")
-def local_response_norm_module(s: Scheduler, module: Any, parameters: dict[str, Value], input: Value) -> Value:
-    """Local response norm."""
-    return local_response_norm(s, input, module.size, module.alpha, module.beta, module.k)  # type: ignore[no-any-return]

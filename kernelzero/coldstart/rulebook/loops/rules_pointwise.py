@@ -19,7 +19,7 @@ from kernelzero.coldstart.rulebook.loops.expr import (
     kind_of,
     where,
 )
-from kernelzero.coldstart.rulebook.loops.rules import module_rule, pointwise, promoted, require, rule
+from kernelzero.coldstart.rulebook.loops.rules import pointwise, promoted, require, rule
 from kernelzero.coldstart.rulebook.loops.schedule import Scheduler
 from kernelzero.coldstart.rulebook.loops.value import Value
 
@@ -508,50 +508,6 @@ def dropout(s: Scheduler, input: Value, p: float = 0.5, training: bool = True, i
     return input
 
 
-# --- modules ---------------------------------------------------------------------------------------------------------
-
-_BY_FUNCTION = {
-    "ReLU": "relu", "Tanh": "tanh", "Sigmoid": "sigmoid", "SiLU": "silu", "Mish": "mish", "ReLU6": "relu6",
-    "Hardswish": "hardswish", "Hardsigmoid": "hardsigmoid", "SELU": "selu", "Softsign": "softsign",
-    "Tanhshrink": "tanhshrink", "LogSigmoid": "logsigmoid",
-}  # fmt: skip
-
-
-def _register_module(name: str, function_name: str, attributes: tuple[str, ...] = ()) -> None:
-    @module_rule(name)
-    def activation(s: Scheduler, module: Any, parameters: dict[str, Value], input: Value) -> Value:
-        from kernelzero.coldstart.rulebook.loops.rules import tables
-
-        return tables()[0][function_name](s, input, **{a: getattr(module, a) for a in attributes})  # type: ignore[no-any-return]
-
-
-for _name, _function in _BY_FUNCTION.items():
-    _register_module(_name, _function)
-_register_module("GELU", "gelu", ("approximate",))
-_register_module("LeakyReLU", "leaky_relu", ("negative_slope",))
-_register_module("ELU", "elu", ("alpha",))
-_register_module("CELU", "celu", ("alpha",))
-_register_module("Hardtanh", "hardtanh", ("min_val", "max_val"))
-_register_module("Softplus", "softplus", ("beta", "threshold"))
-_register_module("Threshold", "threshold", ("threshold", "value"))
-_register_module("Hardshrink", "hardshrink", ("lambd",))
-_register_module("Softshrink", "softshrink", ("lambd",))
-for _name in ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout"):
-    _register_module(_name, "dropout", ("p", "training"))
-
-
-@module_rule("Identity")
-def identity(s: Scheduler, module: Any, parameters: dict[str, Value], input: Value) -> Value:
-    """Nothing."""
-    return input
-
-
-@module_rule("PReLU")
-def prelu_module(s: Scheduler, module: Any, parameters: dict[str, Value], input: Value) -> Value:
-    """PReLU."""
-    return prelu(s, input, parameters["weight"])
-
-
 @rule("logaddexp2")
 def logaddexp2(s: Scheduler, input: Value, other: Value) -> Value:
     """log₂(2^a + 2^b)."""
@@ -612,4 +568,16 @@ def glu(s: Scheduler, input: Value, dim: int = -1) -> Value:
     return pointwise(s, "glu", lambda x, y: as_float(x) * sigmoid(y), a, b)
 
 
-_register_module("GLU", "glu", ("dim",))
+@rule("rdiv")
+def rdiv(s: Scheduler, input: Any, other: Any) -> Value:
+    """b / a."""
+    return div(s, other, input)  # type: ignore[no-any-return]
+
+
+@rule("rpow")
+def rpow(s: Scheduler, input: Value, other: Any) -> Value:
+    """b to the a, for a number b > 0."""
+    require(isinstance(other, int | float) and other > 0, "a tensor as exponent of such a base")
+    return pointwise(
+        s, "pow", lambda x: function("exp2", as_float(x) * math.log2(other)), input, dtype=_floating(input)
+    )

@@ -20,7 +20,7 @@ from kernelzero.coldstart.rulebook.loops.expr import (
     function,
     where,
 )
-from kernelzero.coldstart.rulebook.loops.rules import module_rule, require, rule
+from kernelzero.coldstart.rulebook.loops.rules import require, rule
 from kernelzero.coldstart.rulebook.loops.rules_convolutions import all_inside, inside, read_where, spread
 from kernelzero.coldstart.rulebook.loops.rules_products import plain
 from kernelzero.coldstart.rulebook.loops.rules_reductions import folded
@@ -267,19 +267,6 @@ def _register_windows(rank: int) -> None:
         w = windows(input, rank, kernel_size, stride, 0, 1, ceil_mode)
         return lp_pool(s, f"lp_pool{rank}d", input, w, float(norm_type))
 
-    @module_rule(f"MaxPool{rank}d")
-    def max_module(s: Scheduler, m: Any, parameters: dict[str, Value], input: Value) -> Value:
-        return max_rule(s, input, m.kernel_size, m.stride, m.padding, m.dilation, m.ceil_mode, m.return_indices)  # type: ignore[no-any-return]
-
-    @module_rule(f"AvgPool{rank}d")
-    def avg_module(s: Scheduler, m: Any, parameters: dict[str, Value], input: Value) -> Value:
-        override = getattr(m, "divisor_override", None)
-        return avg_rule(s, input, m.kernel_size, m.stride, m.padding, m.ceil_mode, m.count_include_pad, override)  # type: ignore[no-any-return]
-
-    @module_rule(f"LPPool{rank}d")
-    def lp_module(s: Scheduler, m: Any, parameters: dict[str, Value], input: Value) -> Value:
-        return lp_rule(s, input, m.norm_type, m.kernel_size, m.stride, m.ceil_mode)  # type: ignore[no-any-return]
-
 
 def _register_adaptive(rank: int) -> None:
     @rule(f"adaptive_max_pool{rank}d")
@@ -290,14 +277,6 @@ def _register_adaptive(rank: int) -> None:
     @rule(f"adaptive_avg_pool{rank}d")
     def avg_rule(s: Scheduler, input: Value, output_size: Any) -> Value:
         return adaptive(s, f"adaptive_avg_pool{rank}d", input, rank, output_size, "sum")
-
-    @module_rule(f"AdaptiveMaxPool{rank}d")
-    def max_module(s: Scheduler, module: Any, parameters: dict[str, Value], input: Value) -> Value:
-        return max_rule(s, input, module.output_size, module.return_indices)  # type: ignore[no-any-return]
-
-    @module_rule(f"AdaptiveAvgPool{rank}d")
-    def avg_module(s: Scheduler, module: Any, parameters: dict[str, Value], input: Value) -> Value:
-        return avg_rule(s, input, module.output_size)  # type: ignore[no-any-return]
 
 
 for _rank in (1, 2, 3):

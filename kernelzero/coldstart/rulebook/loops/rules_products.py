@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kernelzero.coldstart.rulebook.loops.expr import Expr, as_float, bounded, const, fold, kind_of, walk
-from kernelzero.coldstart.rulebook.loops.rules import broadcast, module_rule, pointwise, require, rows, rule, stage
+from kernelzero.coldstart.rulebook.loops.rules import broadcast, pointwise, require, rows, rule, stage
 from kernelzero.coldstart.rulebook.loops.rules_layout import permute, reshape, transpose
 from kernelzero.coldstart.rulebook.loops.schedule import Scheduler
 from kernelzero.coldstart.rulebook.loops.value import Elements, Index, Product, Value
@@ -138,12 +138,6 @@ def linear(s: Scheduler, input: Value, weight: Value, bias: Value | None = None)
     return product if bias is None else pointwise(s, "bias", lambda a, b: as_float(a) + b, product, bias)
 
 
-@module_rule("Linear")
-def linear_module(s: Scheduler, module: Any, parameters: dict[str, Value], input: Value) -> Value:
-    """Linear layer."""
-    return linear(s, input, parameters["weight"], parameters.get("bias"))  # type: ignore[no-any-return]
-
-
 def _scaled_sum(s: Scheduler, name: str, input: Value, product: Value, beta: float, alpha: float) -> Value:
     return pointwise(s, name, lambda c, p: as_float(c) * float(beta) + as_float(p) * float(alpha), input, product)
 
@@ -233,12 +227,6 @@ def bilinear(s: Scheduler, input1: Value, input2: Value, weight: Value, bias: Va
 
     product = s.heavy(Elements(at), shape, input1.dtype, "bilinear")
     return product if bias is None else pointwise(s, "bias", lambda x, y: as_float(x) + y, product, bias)
-
-
-@module_rule("Bilinear")
-def bilinear_module(s: Scheduler, module: Any, parameters: dict[str, Value], input1: Value, input2: Value) -> Value:
-    """Bilinear layer."""
-    return bilinear(s, input1, input2, parameters["weight"], parameters.get("bias"))  # type: ignore[no-any-return]
 
 
 @rule("scaled_dot_product_attention")
