@@ -487,14 +487,16 @@ def _build(folder: Path, names: list[str]) -> Built:
 
 
 GROUPS = {
-    "elements": ["relu", "maximum", "greater", "transposed", "a number", "reads nothing", "convolution", "clipped"],
+    "float32": [
+        "relu", "maximum", "greater", "transposed", "a number", "reads nothing", "convolution", "clipped",
+        "softmax (20, 40) (1,)", "softmax (3, 700) (1,)", "mean", "argmax", "sum of all", "prod", "min with NaN",
+        "linear 70 90 50", "linear 5 1 33", "batched", "convolution as a product",
+        "cumsum (3, 600)", "cumsum (2, 2048)", "cumprod", "cummax",
+    ],
     "half": ["half"],
     "bfloat16": ["bfloat16"],
     "int64": ["int64", "int64 max", "int sum", "int max", "cumsum of int64"],
-    "rows": ["softmax (20, 40) (1,)", "softmax (3, 700) (1,)", "mean", "argmax", "sum of all", "prod", "min with NaN"],
-    "products": ["linear 70 90 50", "linear 5 1 33", "batched", "convolution as a product"],
-    "scans": ["cumsum (3, 600)", "cumsum (2, 2048)", "cumprod", "cummax"],
-}
+}  # fmt: skip
 
 
 @needs_nvcc
