@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 
 from kernelzero.coldstart.rulebook.loops import cuda_language, cuda_text
-from kernelzero.coldstart.rulebook.loops.cuda_language import bare, literal
+from kernelzero.coldstart.rulebook.loops.cuda_language import literal
 from kernelzero.coldstart.rulebook.loops.cuda_text import Written, write
 from kernelzero.coldstart.rulebook.loops.expr import (
     BOOL,
@@ -44,6 +44,7 @@ from kernelzero.coldstart.rulebook.loops.expr import (
     result,
     where,
 )
+from kernelzero.coldstart.rulebook.loops.printer import bare
 from kernelzero.coldstart.rulebook.loops.rules import pointwise, rows
 from kernelzero.coldstart.rulebook.loops.schedule import Scheduler
 from kernelzero.coldstart.rulebook.loops.value import (

@@ -225,7 +225,7 @@ class _Side:
 
     def load(self, cases: Sequence[Case]) -> None:
         """Give it the inputs; a reference keeps them from one candidate to the next."""
-        inputs = wire.decode(cases[0].tree, wire.copies(cases[0].buffers))
+        inputs = wire.decode(cases[0].tree, cases[0].buffers)
         self.scaled_inputs = sum(isinstance(v, torch.Tensor) and v.dtype.is_floating_point for v in inputs)
         if getattr(self.child, "pool", None) is cases[0]:
             return

@@ -16,7 +16,7 @@ from kernelzero.coldstart.rulebook.loops.expr import (
     children,
     walk,
 )
-from kernelzero.coldstart.rulebook.loops.printer import Printer, summed
+from kernelzero.coldstart.rulebook.loops.printer import Printer, bare, summed
 from kernelzero.coldstart.rulebook.operators import CannotWrite
 
 SMALL = {"float16": ("at::Half", "__half2float", "__float2half"),
@@ -48,18 +48,6 @@ RESERVED = frozenset([*_WORDS.split(), *_LOCALS.split(), *CALLS.values()])
 
 
 # --- how C++ spells expressions --------------------------------------------------------------------------------------
-
-
-def bare(text: str) -> str:
-    """Without the parentheses around all of it."""
-    if not (text.startswith("(") and text.endswith(")")):
-        return text
-    depth = 0
-    for place, letter in enumerate(text):
-        depth += (letter == "(") - (letter == ")")
-        if depth == 0 and place < len(text) - 1:
-            return text
-    return text[1:-1]
 
 
 def literal(value: bool | int | float) -> str:

@@ -15,7 +15,6 @@ from kernelzero.coldstart.rulebook.loops.cuda_language import (
     RESERVED,
     SMALL,
     Cuda,
-    bare,
     free_name,
     helper,
     named_buffers,
@@ -35,8 +34,19 @@ from kernelzero.coldstart.rulebook.loops.expr import (
     unflat,
     walk,
 )
-from kernelzero.coldstart.rulebook.loops.printer import Printer
-from kernelzero.coldstart.rulebook.loops.value import Elements, Index, Kernel, Product, Program, Rows, Scan, size
+from kernelzero.coldstart.rulebook.loops.printer import Printer, bare
+from kernelzero.coldstart.rulebook.loops.value import (
+    Elements,
+    Index,
+    Kernel,
+    Product,
+    Program,
+    Rows,
+    Scan,
+    in_row,
+    power_of_two,
+    size,
+)
 from kernelzero.coldstart.rulebook.operators import CannotWrite
 
 TYPES = {"float32": "float", "int64": "int64_t", "int32": "int", "bool": "bool", "float16": "__half",
@@ -167,12 +177,9 @@ def _fitted(line: str) -> str:
     return line if len(line) <= _WIDTH else _filled(line.strip(), indent, indent + 4)
 
 
-def _with_core(kernel: Kernel, index: Index, core: Expr) -> Expr:
-    """What is stored, with the core's element put in."""
-    stored = rewritten(
-        kernel.epilogue(index), lambda n: core if n.op == "result" and n.args[0] == kernel.name else None
-    )
-    return as_kind(stored, kernel.out.kind)
+def _stored(kernel: Kernel, index: Index, core: Expr) -> Expr:
+    """What is stored, of the kind that the output has; C++ would round what it converts by itself."""
+    return as_kind(kernel.stores(index, core), kernel.out.kind)
 
 
 # --- elements --------------------------------------------------------------------------------------------------------
@@ -182,7 +189,7 @@ def _elements(kernel: Kernel, core: Elements, name: str, variant: int) -> Writte
     count = size(kernel.out.shape)
     i = bounded("i", count)
     index = unflat(i, kernel.out.shape)
-    stored = _with_core(kernel, index, core.at(index))
+    stored = _stored(kernel, index, core.at(index))
     draft = _Draft(kernel, name, [stored], count)
     if variant == 0 and _are_vectors(kernel, stored, count):
         return _vectors(draft, stored, count // 4)
@@ -285,7 +292,7 @@ def _team(draft: _Draft, rows: int, length: int, variant: int) -> _Team:
         return _Team(row, "threadIdx.x", "blockDim.x", "block", str(rows), threads)
     if rows == 1:
         return _Team((), "threadIdx.x", "32", "warp", "1", 32)
-    warps = min((8, 4)[variant], _power_of_two(rows))
+    warps = min((8, 4)[variant], power_of_two(rows))
     lines = (
         f"const {draft.index} row = blockIdx.x * {warps} + threadIdx.x / 32;",
         "const int lane = threadIdx.x % 32;",
@@ -298,11 +305,11 @@ def _rows(kernel: Kernel, core: Rows, name: str, variant: int) -> Written:
     length = size([core.space[d] for d in core.inner])
     rows = size(core.space) // length
     row, j = bounded("row", rows), bounded("j", length)
-    index = _split(core.space, core.inner, row, j)
-    last = _split(core.space, core.inner, row, const(0)) if core.per_row else index
-    out_index = _row_out(core, last)
+    index = in_row(core.space, core.inner, row, j)
+    last = in_row(core.space, core.inner, row, const(0)) if core.per_row else index
+    out_index = core.out(last)
     place = flat(out_index, kernel.out.shape)
-    stored = _with_core(kernel, out_index, core.final(last))
+    stored = _stored(kernel, out_index, core.final(last))
     bodies = [as_kind(stage.at(index), FLOAT if stage.kind == FLOAT else INT) for stage in core.stages]
     draft = _Draft(kernel, name, [stored, place, *bodies], size(core.space))
     team = _team(draft, rows, length, variant)
@@ -332,24 +339,6 @@ def _ctype(body: Expr, out: Buffer) -> str:
         return "float"
     read = {node.args[0].dtype for node in walk(body) if node.op == "load" and node.kind == INT}
     return "int64_t" if "int64" in read or (read and out.dtype == "int64") else "int"
-
-
-def _split(space: Sequence[int], inner: Sequence[int], row: Expr, j: Expr) -> Index:
-    """The whole index from a row's number and a place in the row."""
-    outer = [d for d in range(len(space)) if d not in inner]
-    found = dict(zip(outer, unflat(row, [space[d] for d in outer]), strict=True))
-    found |= dict(zip(inner, unflat(j, [space[d] for d in inner]), strict=True))
-    return tuple(found[d] for d in range(len(space)))
-
-
-def _row_out(core: Rows, index: Index) -> Index:
-    if not core.per_row or core.keepdim:
-        return index
-    return tuple(i for d, i in enumerate(index) if d not in core.inner)
-
-
-def _power_of_two(count: int) -> int:
-    return 1 << max(0, count - 1).bit_length()
 
 
 # --- products --------------------------------------------------------------------------------------------------------
@@ -383,7 +372,7 @@ def _product(kernel: Kernel, core: Product, name: str, variant: int) -> Written:
     out_index = core.out(z, m, n)
     place = flat(out_index, kernel.out.shape)
     element = "acc[mi][ni]" if tile.each > 1 else "acc"
-    stored = _with_core(kernel, out_index, Expr("stage", (element,), FLOAT))
+    stored = _stored(kernel, out_index, Expr("stage", (element,), FLOAT))
     draft = _Draft(kernel, name, [a, b, stored, place], 0)
     grid, lines = _tiles_of(draft, counts, tile)
     printer = draft.printer()
@@ -513,14 +502,14 @@ def _store_tile(
 def _scan(kernel: Kernel, core: Scan, name: str, variant: int) -> Written:
     length = core.space[core.dim]
     rows = size(core.space) // length
-    index = _split(core.space, (core.dim,), bounded("row", rows), bounded("j", length))
+    index = in_row(core.space, (core.dim,), bounded("row", rows), bounded("j", length))
     body = core.at(index)
     body = as_kind(body, FLOAT if body.kind == FLOAT else INT)
     ctype = _ctype(body, kernel.out)
-    stored = _with_core(kernel, index, Expr("stage", ("running",), body.kind))
+    stored = _stored(kernel, index, Expr("stage", ("running",), body.kind))
     place = flat(index, kernel.out.shape)
     draft = _Draft(kernel, name, [body, stored, place], size(core.space))
-    threads = min((256, 1024)[variant], max(32, _power_of_two(length)))
+    threads = min((256, 1024)[variant], max(32, power_of_two(length)))
     printer = draft.printer()
     if "row" in draft.used:
         printer.line(f"const {draft.index} row = blockIdx.x;")

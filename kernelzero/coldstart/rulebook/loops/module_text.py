@@ -56,8 +56,7 @@ def reasons(source: str, backend: str) -> str:
 
 def name_of(kernel: Kernel, number: int) -> str:
     """A name by what the kernel computes."""
-    stem = _stem(kernel, number)
-    return f"{stem}_kernel"
+    return f"{_stem(kernel, number)}_kernel"
 
 
 def _stem(kernel: Kernel, number: int) -> str:
@@ -68,16 +67,20 @@ def _stem(kernel: Kernel, number: int) -> str:
 
 def _calls(program: Program, kernels: list[cuda_text.Written]) -> list[str]:
     """`forward` for functions that return what they compute."""
-    names = {buffer.name: buffer.name for buffer in program.inputs}
-    names |= {buffer.name: access for buffer, access in program.parameters.items()}
-    used = {name for k in kernels for name in k.buffers}
-    lines = [f"    def forward(self, {', '.join(b.name for b in program.inputs)}):"]
-    lines += [f"        {b.name} = {b.name}.contiguous()" for b in program.inputs if b.name in used]
+    names, lines = _head(program, {name for k in kernels for name in k.buffers})
     for kernel, written in zip(program.kernels, kernels, strict=True):
         _see(names, program, kernel.out)
         given = ", ".join(names[name] for name in written.buffers)
         lines.append(f"        {kernel.out.name} = extension.{written.name}({given})")
     return [*lines, _return(program, names)]
+
+
+def _head(program: Program, used: set[str]) -> tuple[dict[str, str], list[str]]:
+    """How buffers are called inside of `forward`, and its first lines."""
+    names = {buffer.name: buffer.name for buffer in program.inputs}
+    names |= {buffer.name: access for buffer, access in program.parameters.items()}
+    lines = [f"    def forward(self, {', '.join(b.name for b in program.inputs)}):"]
+    return names, lines + [f"        {b.name} = {b.name}.contiguous()" for b in program.inputs if b.name in used]
 
 
 def _see(names: dict[str, str], program: Program, out: Buffer) -> None:
@@ -99,11 +102,7 @@ def _constructor(source: str, model: object) -> list[str]:
 
 
 def _forward(program: Program, kernels: list[Written]) -> list[str]:
-    names = {buffer.name: buffer.name for buffer in program.inputs}
-    names |= {buffer.name: access for buffer, access in program.parameters.items()}
-    lines = [f"    def forward(self, {', '.join(b.name for b in program.inputs)}):"]
-    used = {name for k in kernels for name in k.buffers}
-    lines += [f"        {b.name} = {b.name}.contiguous()" for b in program.inputs if b.name in used]
+    names, lines = _head(program, {name for k in kernels for name in k.buffers})
     device = next((b.name for b in program.inputs), "")
     for kernel, written in zip(program.kernels, kernels, strict=True):
         out = kernel.out

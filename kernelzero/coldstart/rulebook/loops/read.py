@@ -17,6 +17,7 @@ from kernelzero.coldstart.rulebook.loops.rules import table
 from kernelzero.coldstart.rulebook.loops.schedule import Scheduler
 from kernelzero.coldstart.rulebook.loops.value import Program, Value
 from kernelzero.coldstart.rulebook.operators import CannotWrite
+from kernelzero.keck.values import tensors
 
 _DTYPES = ("float32", "float16", "bfloat16", "int64", "int32", "bool")
 
@@ -102,16 +103,16 @@ class _Reader:
 
         def see(func: Any, args: Any, kwargs: Any) -> Any:
             out = _called(func, args, kwargs)
-            for tensor in _tensors((args, kwargs)):
+            for tensor in tensors((args, kwargs)):
                 if id(tensor) in numbers and _computes(func):
                     self.uses[numbers[id(tensor)]] += 1
-            for tensor in _tensors(out):
+            for tensor in tensors(out):
                 numbers.setdefault(id(tensor), len(numbers))
                 kept.append(tensor)
             return out
 
         output = self._run(see)
-        for tensor in _tensors(output):
+        for tensor in tensors(output):
             if id(tensor) in numbers:
                 self.uses[numbers[id(tensor)]] += 1
         self._numbers: dict[int, int] = {}
@@ -121,7 +122,7 @@ class _Reader:
     def _call(self, func: Any, args: Any, kwargs: Any) -> Any:
         name = _name_of(func)
         out = _called(func, args, kwargs)
-        if not _computes(func) or not _tensors(out):
+        if not _computes(func) or not tensors(out):
             return out
         rule = table().get(name)
         if rule is None:
@@ -269,16 +270,6 @@ def _name_of(func: Any) -> str:
     if name == "__get__":
         name = str(getattr(getattr(func, "__self__", None), "__name__", name))
     return _SPELLED.get(name, name)
-
-
-def _tensors(value: Any) -> list[Any]:
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, tuple | list):
-        return [t for v in value for t in _tensors(v)]
-    return [t for v in value.values() for t in _tensors(v)] if isinstance(value, dict) else []
 
 
 def _access(path: str) -> str:

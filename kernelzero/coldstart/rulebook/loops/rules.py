@@ -12,7 +12,7 @@ import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kernelzero.coldstart.rulebook.loops.expr import FLOAT, Expr, add, bounded, const, fold, rewritten
+from kernelzero.coldstart.rulebook.loops.expr import FLOAT, Expr, bounded, const, fold, rewritten
 from kernelzero.coldstart.rulebook.loops.schedule import Scheduler
 from kernelzero.coldstart.rulebook.loops.value import At, Elements, Index, Rows, Stage, Value, size
 from kernelzero.coldstart.rulebook.operators import CannotWrite
@@ -166,8 +166,3 @@ def stage(s: Scheduler, kind: str, at: At, dtype_kind: str = FLOAT) -> Stage:
     return Stage(
         s.name({"sum": "total", "max": "largest", "min": "smallest", "prod": "product"}[kind]), kind, at, dtype_kind
     )
-
-
-def shifted(index: Expr, offset: int) -> Expr:
-    """An index moved by a number; the outcome may be negative."""
-    return add(index, offset)

@@ -27,7 +27,6 @@ from kernelzero.coldstart.rulebook.loops.value import (
     Index,
     Kernel,
     Program,
-    Rows,
     Value,
     size,
     stored,
@@ -194,8 +193,3 @@ class Scheduler:
 
         self.program.kernels.append(Kernel(name, core, buffer, epilogue or only, operators))
         return buffer
-
-
-def is_small(core: Rows) -> bool:
-    """Whether a row is so short that one thread can walk it."""
-    return size([core.space[d] for d in core.inner]) <= 32

@@ -9,14 +9,21 @@ from kernelzero.coldstart.rulebook.loops.expr import (
     NEUTRAL,
     Expr,
     bounded,
-    const,
-    rewritten,
-    strides_of,
+    flat,
     unflat,
     walk,
 )
 from kernelzero.coldstart.rulebook.loops.printer import Printer, bare, summed
-from kernelzero.coldstart.rulebook.loops.value import Elements, Index, Kernel, Product, Rows, Scan, size
+from kernelzero.coldstart.rulebook.loops.value import (
+    Elements,
+    Kernel,
+    Product,
+    Rows,
+    Scan,
+    in_row,
+    power_of_two,
+    size,
+)
 
 MAX_BLOCK = 8192
 """Longest row that one program holds at once."""
@@ -31,7 +38,6 @@ _COMPOSED = {"tanh": "(2.0 * tl.sigmoid(2.0 * ({0})) - 1.0)", "log1p": "tl.log(1
 """Functions that Triton's core language has not."""
 _STEPS = {"sum": "{0} + {1}", "prod": "{0} * {1}", "max": "tl.maximum({0}, {1})", "min": "tl.minimum({0}, {1})"}
 _FOLDS = {"sum": "tl.sum", "max": "tl.max", "min": "tl.min"}
-_DTYPES = {"bool": "tl.int1"}
 
 
 @dataclass(frozen=True)
@@ -124,11 +130,6 @@ class Triton:
         return f"{name} = {bare(text)}"
 
 
-def with_core(kernel: Kernel, index: Index, core: Expr) -> Expr:
-    """What is stored, with the core's element put in."""
-    return rewritten(kernel.epilogue(index), lambda n: core if n.op == "result" and n.args[0] == kernel.name else None)
-
-
 def write(kernel: Kernel, name: str, variant: int) -> Written:
     """The kernel's text in one of several ways."""
     core = kernel.core
@@ -144,19 +145,15 @@ def write(kernel: Kernel, name: str, variant: int) -> Written:
 def _elements(kernel: Kernel, core: Elements, name: str, variant: int) -> Written:
     block, count = (1024, 256)[variant % 2], size(kernel.out.shape)
     index = unflat(bounded("i", count), kernel.out.shape)
-    stored = with_core(kernel, index, core.at(index))
+    stored = kernel.stores(index, core.at(index))
     if any(n.op == "fold" for n in walk(stored)):
         block = (256, 128)[variant % 2]
     printer = Printer(Triton("mask"))
     printer.line("i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)")
     printer.line("mask = i < n")
-    printer.line(f"tl.store(out_ptr + i, {_stored(printer, kernel, stored)}, mask=mask)")
+    printer.line(f"tl.store(out_ptr + i, {bare(printer.value(stored))}, mask=mask)")
     grid = f"(triton.cdiv({count}, {block}),)"
     return _written(name, printer, stored, ["n", "BLOCK: tl.constexpr"], grid, (str(count), f"BLOCK={block}"))
-
-
-def _stored(printer: Printer, kernel: Kernel, value: Expr) -> str:
-    return bare(printer.value(value))
 
 
 def _written(
@@ -172,27 +169,14 @@ def _written(
 # --- rows ------------------------------------------------------------------------------------------------------------
 
 
-def _split(core: Rows, outer: Expr, inner: Expr) -> Index:
-    """The whole index from a row's number and a place in the row."""
-    dims = [d for d in range(len(core.space)) if d not in core.inner]
-    outside = dict(zip(dims, unflat(outer, [core.space[d] for d in dims]), strict=True))
-    inside = dict(zip(core.inner, unflat(inner, [core.space[d] for d in core.inner]), strict=True))
-    return tuple((outside | inside)[d] for d in range(len(core.space)))
-
-
-def power_of_two(count: int) -> int:
-    """The smallest power of two that is not smaller."""
-    return 1 << max(0, count - 1).bit_length()
-
-
 def _rows(kernel: Kernel, core: Rows, name: str, variant: int) -> Written:
     length = size([core.space[d] for d in core.inner])
     whole = power_of_two(length)
     block = whole if whole <= MAX_BLOCK and not (variant % 2 and length > 1024) else 1024
-    index = _split(core, bounded("row", size(core.space) // length), bounded("j", length))
-    out_index = _row_out(core, index)
-    stored = with_core(kernel, out_index, core.final(index))
-    place = _flat_text(kernel, out_index)
+    index = in_row(core.space, core.inner, bounded("row", size(core.space) // length), bounded("j", length))
+    out_index = core.out(index)
+    stored = kernel.stores(out_index, core.final(index))
+    place = flat(out_index, kernel.out.shape)
     printer = Printer(Triton("" if block == length and block == whole else "mask"))
     printer.line("row = tl.program_id(0)")
     bodies = [stage.at(index) for stage in core.stages]
@@ -210,21 +194,6 @@ def _rows(kernel: Kernel, core: Rows, name: str, variant: int) -> Written:
     rows = size(core.space) // length
     arguments = (f"BLOCK={block}", f"num_warps={max(1, min(16, block // 256)) if block >= 512 else 1}")
     return _written(name, printer, [stored, *bodies], ["BLOCK: tl.constexpr"], f"({rows},)", arguments)
-
-
-def _row_out(core: Rows, index: Index) -> Index:
-    if not core.per_row:
-        return index
-    if core.keepdim:
-        return tuple(const(0) if d in core.inner else i for d, i in enumerate(index))
-    return tuple(i for d, i in enumerate(index) if d not in core.inner)
-
-
-def _flat_text(kernel: Kernel, index: Index) -> Expr:
-    place = const(0)
-    for i, stride in zip(index, strides_of(kernel.out.shape), strict=True):
-        place = place + i * stride
-    return place
 
 
 def _lanes(printer: Printer, length: int, block: int, text: str) -> None:
@@ -260,13 +229,7 @@ def _many_passes(printer: Printer, core: Rows, bodies: list[Expr], length: int, 
             printer.line("j = start + tl.arange(0, BLOCK)")
             printer.line(f"mask = j < {length}")
             guarded = _guarded(stage.fold, stage.kind, printer.value(body), False)
-            step = {
-                "sum": "{0} + {1}",
-                "prod": "{0} * {1}",
-                "max": "tl.maximum({0}, {1})",
-                "min": "tl.minimum({0}, {1})",
-            }
-            printer.line(f"{stage.name}_acc = {step[stage.fold].format(stage.name + '_acc', guarded)}")
+            printer.line(f"{stage.name}_acc = {_STEPS[stage.fold].format(stage.name + '_acc', guarded)}")
         end = f"tl.reduce({stage.name}_acc, 0, _multiply)" if stage.fold == "prod" else ""
         printer.line(f"{stage.name} = {end or f'{_FOLDS[stage.fold]}({stage.name}_acc, axis=0)'}")
     if core.per_row:
@@ -299,8 +262,8 @@ def _product(kernel: Kernel, core: Product, name: str, variant: int) -> Written:
     )
     a, b = core.a(z, m, k), core.b(z, k, n)
     out_index = core.out(z, m, n)
-    stored = with_core(kernel, out_index, Expr("stage", ("acc",), FLOAT))
-    place = _flat_text(kernel, out_index)
+    stored = kernel.stores(out_index, Expr("stage", ("acc",), FLOAT))
+    place = flat(out_index, kernel.out.shape)
     printer = Printer(Triton(""))
     if batches > 1:
         printer.line("z = tl.program_id(1)")
@@ -339,12 +302,11 @@ def _product(kernel: Kernel, core: Product, name: str, variant: int) -> Written:
 
 
 def _scan(kernel: Kernel, core: Scan, name: str) -> Written:
-    rows = Rows(core.space, (core.dim,), (), core.at, per_row=False)
     length = core.space[core.dim]
     block = power_of_two(length)
-    index = _split(rows, bounded("row", size(core.space) // length), bounded("j", length))
+    index = in_row(core.space, (core.dim,), bounded("row", size(core.space) // length), bounded("j", length))
     body = core.at(index)
-    stored = with_core(kernel, index, Expr("stage", ("running",), FLOAT))
+    stored = kernel.stores(index, Expr("stage", ("running",), FLOAT))
     printer = Printer(Triton("mask"))
     printer.line("row = tl.program_id(0)")
     printer.line("j = tl.arange(0, BLOCK)")
@@ -354,7 +316,7 @@ def _scan(kernel: Kernel, core: Scan, name: str) -> Written:
     scan = call.get(core.fold) or f"tl.associative_scan({guarded}, 0, _{core.fold})"
     printer.line(f"running = {scan}")
     value = printer.value(stored)
-    printer.line(f"tl.store(out_ptr + {printer.value(_flat_text(kernel, index))}, {value}, mask=mask)")
+    printer.line(f"tl.store(out_ptr + {printer.value(flat(index, kernel.out.shape))}, {value}, mask=mask)")
     grid = f"({size(core.space) // length},)"
     arguments = (f"BLOCK={block}", f"num_warps={max(1, min(8, block // 256))}")
     return _written(name, printer, [body, stored], ["BLOCK: tl.constexpr"], grid, arguments)

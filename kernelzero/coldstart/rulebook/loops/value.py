@@ -10,7 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from kernelzero.coldstart.rulebook.loops.expr import FLOAT, Buffer, Expr, flat, kind_of, load
+from kernelzero.coldstart.rulebook.loops.expr import (
+    FLOAT,
+    Buffer,
+    Expr,
+    const,
+    flat,
+    kind_of,
+    load,
+    rewritten,
+    unflat,
+)
 
 Index = tuple[Expr, ...]
 At = Callable[[Index], Expr]
@@ -86,6 +96,14 @@ class Rows:
             return tuple(1 if d in self.inner else n for d, n in enumerate(self.space))
         return tuple(n for d, n in enumerate(self.space) if d not in self.inner)
 
+    def out(self, index: Index) -> Index:
+        """Where the output of a row or of an element of it goes."""
+        if not self.per_row:
+            return index
+        if self.keepdim:
+            return tuple(const(0) if d in self.inner else i for d, i in enumerate(index))
+        return tuple(i for d, i in enumerate(index) if d not in self.inner)
+
 
 @dataclass(frozen=True)
 class Product:
@@ -126,9 +144,13 @@ class Kernel:
     operators: tuple[str, ...] = ()
     """What it computes, in PyTorch's words."""
 
-    def of_core(self, index: Index) -> Expr:
-        """The core's element."""
-        return Expr("result", (self.name, index), FLOAT)
+    def stores(self, index: Index, core: Expr) -> Expr:
+        """What is stored, with the core's element put in."""
+
+        def change(node: Expr) -> Expr | None:
+            return core if node.op == "result" and node.args[0] == self.name else None
+
+        return rewritten(self.epilogue(index), change)
 
 
 @dataclass
@@ -143,6 +165,19 @@ class Program:
     """The same memory under another shape: what it is called then → what it is."""
     outputs: list[Buffer] = field(default_factory=list)
     is_tuple: bool = False
+
+
+def in_row(space: Sequence[int], inner: Sequence[int], row: Expr, place: Expr) -> Index:
+    """The whole index from a row's number and a place in the row."""
+    outer = [d for d in range(len(space)) if d not in inner]
+    found = dict(zip(outer, unflat(row, [space[d] for d in outer]), strict=True))
+    found |= dict(zip(inner, unflat(place, [space[d] for d in inner]), strict=True))
+    return tuple(found[d] for d in range(len(space)))
+
+
+def power_of_two(count: int) -> int:
+    """The smallest power of two that is not smaller."""
+    return 1 << max(0, count - 1).bit_length()
 
 
 def size(shape: Sequence[int]) -> int:
