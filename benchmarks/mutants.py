@@ -14,15 +14,16 @@ import argparse
 import json
 import random
 import sys
-import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE / "corpus"))
+sys.path[:0] = [str(HERE), str(HERE / "corpus")]
 
+import gpu_report  # noqa: E402
+from gpu_report import Clock  # noqa: E402
 from mutation import on_cuda, on_triton  # noqa: E402
 from mutation.edit import Edit, Mutant, mutant  # noqa: E402
 from read import Entry, entries, task  # noqa: E402
@@ -79,44 +80,54 @@ def _spread(made: list[Mutant], rng: random.Random) -> list[Mutant]:
     return [queue[turn] for turn in range(max(map(len, queues))) for queue in queues if turn < len(queue)]
 
 
-def judge(made: list[Mutant], keck: Any, sizes: str) -> list[Verdict]:
-    """A verdict for each mutant, in order. `sizes`: "small", "full", or "both": full for what survives small."""
-    verdicts = _judge_at(made, keck, small=sizes != "full")
+def judge(made: list[Mutant], keck: Any, sizes: str, clock: Clock) -> dict[int, Verdict]:
+    """Verdicts by the mutants' numbers: of all, or of those for which there was time.
+
+    `sizes`: "small", "full", or "both": full for what survives small. Who survives small and was not asked at full
+    sizes for want of time has no verdict.
+    """
+    found = _judge_at(made, range(len(made)), keck, clock, small=sizes != "full")
     if sizes == "both":
         # Code for wide rows (float4, tensor cores) is not reached at small sizes.
-        again = [i for i, verdict in enumerate(verdicts) if verdict.status is Status.CORRECT]
-        for i, verdict in zip(again, _judge_at([made[i] for i in again], keck, small=False), strict=True):
-            verdicts[i] = verdict
-    return verdicts
+        again = [i for i, verdict in found.items() if verdict.status is Status.CORRECT]
+        for i in again:
+            del found[i]
+        found |= _judge_at(made, again, keck, clock, small=False)
+    return found
 
 
-def _judge_at(made: list[Mutant], keck: Any, small: bool) -> list[Verdict]:
-    jobs = [(task(m.task, small), Candidate(m.source, m.backend)) for m in made]
+def _judge_at(made: list[Mutant], numbers: Sequence[int], keck: Any, clock: Clock, small: bool) -> dict[int, Verdict]:
+    jobs = [(task(made[i].task, small), Candidate(made[i].source, made[i].backend)) for i in numbers]
     found: dict[int, Verdict] = {}
-    for done, (index, verdict) in enumerate(keck.judge(jobs, timed=False), 1):
-        found[index] = verdict
-        if done % 50 == 0:
-            print(f"{done} of {len(jobs)} judged", file=sys.stderr, flush=True)
-    return [found[index] for index in range(len(jobs))]
+    with clock.part(0.8 if small else 1.0):
+        for done, (index, verdict) in enumerate(keck.judge(jobs, timed=False), 1):
+            found[numbers[index]] = verdict
+            if done % 50 == 0:
+                print(f"{done} of {len(jobs)} judged", file=sys.stderr, flush=True)
+    return found
 
 
-def report(made: list[Mutant], verdicts: list[Verdict]) -> dict[str, Any]:
+def report(made: list[Mutant], verdicts: dict[int, Verdict]) -> dict[str, Any]:
     """Counts an operator, and the survivors with their changes."""
     table: dict[str, Counter[str]] = defaultdict(Counter)
-    survivors = []
-    for item, verdict in zip(made, verdicts, strict=True):
+    survivors, unjudged = [], []
+    for number, verdict in sorted(verdicts.items()):
+        item = made[number]
         table[item.operator][verdict.status.value] += 1
+        place = {"base": item.base, "operator": item.operator, "line": item.line, "diff": item.diff}
         if verdict.status is Status.CORRECT:
-            place = {"base": item.base, "operator": item.operator, "line": item.line, "diff": item.diff}
             survivors.append(place | {"criterion": verdict.criterion, "reason": verdict.reason})
-    judged = [v for v in verdicts if v.status.is_outcome]
+        elif not verdict.status.is_outcome:
+            unjudged.append(place | {"status": verdict.status.value, "reason": verdict.reason})
+    judged = [v for v in verdicts.values() if v.status.is_outcome]
     return {
         "mutants": len(made),
-        "tasks": len({m.task for m in made}),
+        "tasks": len({made[number].task for number in verdicts}),
         "judged": len(judged),
         "killed": sum(v.status is not Status.CORRECT for v in judged),
         "by_operator": {name: dict(counts) for name, counts in sorted(table.items())},
         "survivors": survivors,
+        "unjudged": unjudged,
     }
 
 
@@ -139,6 +150,8 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--sizes", choices=["small", "full", "both"], help="default: small on a CPU, both on a GPU")
+    parser.add_argument("--budget-s", type=float, default=3600.0, help="for everything")
+    parser.add_argument("--out", type=Path, help="default: results/mutants_DEVICE.json")
     parser.add_argument("--list", action="store_true", help="print the mutants and judge nothing")
     arguments = parser.parse_args()
     chosen = [Backend(arguments.backend)] if arguments.backend else list(Backend)
@@ -148,19 +161,19 @@ def main() -> None:
         for item in (m for group in made.values() for m in group):
             print(f"{item.operator:<24}{item.base}:{item.line}\n{item.diff}")
         return
-    path = HERE / "results" / f"mutants_{arguments.device}.json"
+    path = arguments.out or HERE / "results" / f"mutants_{arguments.device}.json"
     results = json.loads(path.read_text()) if path.exists() else {}
+    gpu_report.load_client()
+    clock = Clock(arguments.budget_s)
     with open_keck(
         arguments.device, workers=arguments.workers, limits=Limits(timeout_s=30.0), seed=arguments.seed
     ) as keck:
         for backend, group in made.items():
-            started = time.perf_counter()
-            results[backend.value] = report(group, judge(group, keck, sizes))
-            results[backend.value]["seconds"] = round(time.perf_counter() - started, 1)
-            results[backend.value]["sizes"] = sizes
+            before = clock.left_s
+            results[backend.value] = report(group, judge(group, keck, sizes, clock))
+            results[backend.value] |= {"seconds": round(before - clock.left_s, 1), "sizes": sizes}
             show(results[backend.value])
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(results, indent=1) + "\n")
+            gpu_report.write(path, results)
 
 
 if __name__ == "__main__":
