@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernelzero.keck import open_keck
-from kernelzero.records import Basis, Candidate, Status, Task
+from kernelzero.records import Backend, Basis, Candidate, Status, Task
 
 torch = pytest.importorskip("torch")
 pytestmark = [
@@ -156,3 +156,63 @@ def test_against_torch_compile():
     # One fused kernel against another: eager runs two.
     assert compiled.timing.reference_ms < 0.75 * eager.timing.reference_ms
     assert 0.8 < compiled.timing.speedup < 1.25
+
+
+ODD = REFERENCE.replace("1024, 4096", "1023, 77")
+CUDA = '''
+import torch
+from torch.utils.cpp_extension import load_inline
+extension = load_inline("odd", cpp_sources="torch::Tensor twice(torch::Tensor x);", cuda_sources="""
+#include <torch/extension.h>
+__global__ void twice_kernel(const float* x, float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i CONDITION n) y[i] = fmaxf(x[i], 0.0f) * 2.0f;
+}
+torch::Tensor twice(torch::Tensor x) {
+    auto y = torch::empty_like(x);
+    int n = x.numel();
+    twice_kernel<<<(n + 255) / 256, 256>>>(x.data_ptr<float>(), y.data_ptr<float>(), n);
+    return y;
+}
+""", functions=["twice"])
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        return extension.twice(x)
+'''
+AT_THE_EDGE = {
+    "within": (GOOD, None),
+    "stores one too far": (GOOD.replace("offsets < n", "offsets <= n"), "beyond the end of a tensor"),
+    "loads without a mask": (
+        GOOD.replace("tl.load(x_ptr + offsets, mask=mask)", "tl.load(x_ptr + offsets)"),
+        "beyond the end of a tensor",
+    ),
+    "loads from before": (
+        GOOD.replace(
+            "mask=mask)\n", "mask=mask) + tl.minimum(tl.abs(tl.load(x_ptr + offsets - 128, mask=mask)), 0.0)\n", 1
+        ),
+        "before the start of a tensor",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def at_the_edge():
+    sources = [source for source, _ in AT_THE_EDGE.values()]
+    jobs = [(Task(ODD), Candidate(source)) for source in sources]
+    jobs += [(Task(ODD), Candidate(CUDA.replace("CONDITION", c), Backend.CUDA)) for c in ("<", "<=")]
+    with open_keck("cuda") as keck:
+        return dict(keck.judge(jobs, timed=False))
+
+
+@pytest.mark.parametrize("name", AT_THE_EDGE)
+def test_a_kernel_that_leaves_its_tensors(at_the_edge, name):
+    verdict, reason = at_the_edge[list(AT_THE_EDGE).index(name)], AT_THE_EDGE[name][1]
+    assert verdict.status is (Status.RUNTIME_ERROR if reason else Status.CORRECT), verdict.reason
+    assert reason is None or reason in verdict.reason
+
+
+def test_a_kernel_of_an_extension_that_leaves_its_tensors(at_the_edge):
+    within, beyond = (at_the_edge[len(AT_THE_EDGE) + i] for i in (0, 1))
+    assert within.status is Status.CORRECT, within.reason
+    assert beyond.status is Status.RUNTIME_ERROR, beyond.reason
+    assert "beyond the end of a tensor" in beyond.reason

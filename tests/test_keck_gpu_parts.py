@@ -98,17 +98,19 @@ def test_the_interval_of_a_race():
     assert race._half_width() == pytest.approx(2.776 * 0.03540 / math.sqrt(5), rel=1e-3)
 
 
-def race(reference_ms, candidate_ms, hidden_ms=(1.0, 1.0), dry=False):
-    """A race that was run: a round for each pair of times, a burst of ten calls each."""
+def race(reference_ms, candidate_ms, hidden_ms=(0.2, 0.2), dry=False, calls=(10, 10)):
+    """A race that was run: a round for each pair of times; 0.08 ms before each call, `hidden_ms` more in a burst."""
     from kernelzero.keck.gpu import timing
 
-    def burst(ms, hidden):
-        return timing._Burst([(0, 1.0)] * 10, [ms] * 10, [0], 10 * ms + hidden + 1.8, 2.0, 1.8, dry)
+    def burst(ms, hidden, calls):
+        wall_ms = calls * (ms + 0.08) + hidden + 1.8
+        return timing._Burst([(0, 1.0)] * calls, [ms] * calls, [0], wall_ms, 2.0, 1.8, calls * 0.08, dry)
 
     race = timing._Race(None, None, [])
     race.times = {False: reference_ms, True: candidate_ms}
     race.bursts = [
-        (burst(a, hidden_ms[0]), burst(b, hidden_ms[1])) for a, b in zip(reference_ms, candidate_ms, strict=True)
+        (burst(a, hidden_ms[0], calls[0]), burst(b, hidden_ms[1], calls[1]))
+        for a, b in zip(reference_ms, candidate_ms, strict=True)
     ]
     return race
 
@@ -116,13 +118,20 @@ def race(reference_ms, candidate_ms, hidden_ms=(1.0, 1.0), dry=False):
 def test_work_outside_of_the_timed_section_shows_on_the_judges_clock():
     from kernelzero.keck.machine import Untimeable
 
-    honest = race([0.1] * 5, [0.05] * 5, hidden_ms=(1.0, 1.3)).timing()
+    honest = race([0.1] * 5, [0.05] * 5, hidden_ms=(0.2, 0.5)).timing()
     assert honest.speedup == pytest.approx(2.0)
     # A tenth of a millisecond a call, the reference's whole work, beside the events.
     with pytest.raises(Untimeable, match="two clocks disagree"):
-        race([0.1] * 5, [0.001] * 5, hidden_ms=(1.0, 2.5)).timing()
+        race([0.1] * 5, [0.001] * 5, hidden_ms=(0.2, 1.7)).timing()
     # Where the GPU waits for the host, the host's time is inside of the events, and its clock says nothing.
-    assert race([0.1] * 5, [0.2] * 5, hidden_ms=(1.0, 9.0), dry=True).timing().speedup == pytest.approx(0.5)
+    assert race([0.1] * 5, [0.2] * 5, hidden_ms=(0.2, 9.0), dry=True).timing().speedup == pytest.approx(0.5)
+
+
+def test_what_the_host_adds_to_a_burst_is_no_work_of_a_candidate_with_few_calls():
+    slow = race([0.2] * 5, [2.0] * 5, hidden_ms=(2.5, 2.6), calls=(12, 3)).timing()
+    assert slow.speedup == pytest.approx(0.1)
+    fast = race([2.0] * 5, [0.2] * 5, hidden_ms=(2.5, 2.6), calls=(3, 12)).timing()
+    assert fast.speedup == pytest.approx(10)
 
 
 def test_no_interval_is_narrower_than_what_two_processes_differ_by():
@@ -145,6 +154,35 @@ def test_a_candidate_whose_calls_differ_by_factors_is_refused_unless_the_machine
         race(list(reversed(jumps)), jumps).timing()
 
 
+def test_one_disturbed_round_of_many_does_not_count():
+    from kernelzero.errors import InfrastructureError
+    from kernelzero.keck.machine import Untimeable
+
+    once = race([1.0] * 15, [0.5] * 14 + [20.0]).timing()
+    assert once.speedup == pytest.approx(2.0)
+    assert once.speedup_low < 1.7
+    with pytest.raises((Untimeable, InfrastructureError)):
+        race([1.0] * 15, [0.5] * 12 + [20.0] * 3).timing()
+    with pytest.raises((Untimeable, InfrastructureError)):
+        race([1.0] * 5, [0.5] * 4 + [20.0]).timing()
+
+
+def test_a_side_whose_first_call_loads_a_library_is_not_taken_for_a_slow_one():
+    from kernelzero.keck.gpu import timing
+
+    class Side(timing._Side):
+        def burst(self, plan, spin_ms):
+            ms = self.first.pop(0) if self.first else 0.5
+            return timing._Burst(plan, [ms] * len(plan), [0], 9.0, spin_ms, spin_ms, 0.1, False)
+
+    loads, slow = Side(None, True), Side(None, True)
+    loads.first, slow.first = [900.0], [900.0, 800.0]
+    loads.estimate()
+    slow.estimate()
+    assert (loads.call_ms, loads.calls()) == (0.5, 6)
+    assert (slow.call_ms, slow.calls()) == (800.0, 1)
+
+
 def test_a_burst_that_the_gpu_waited_for_is_taken_again_with_other_inputs():
     from kernelzero.keck.gpu import timing
 
@@ -157,7 +195,7 @@ def test_a_burst_that_the_gpu_waited_for_is_taken_again_with_other_inputs():
         def burst(self, plan, spin_ms):
             self.plans.append(plan)
             self.spins.append(spin_ms)
-            return timing._Burst(plan, [1.0] * len(plan), [0], 9.0, spin_ms, spin_ms, self.dry.pop(0))
+            return timing._Burst(plan, [1.0] * len(plan), [0], 9.0, spin_ms, spin_ms, 0.1, self.dry.pop(0))
 
     numbers = iter(range(1000))
     side = Side([True, True, False])

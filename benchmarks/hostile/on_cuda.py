@@ -65,7 +65,7 @@ def cases() -> list[Hostile]:
         _case("stack_overflow", "runtime_error", host="y.fill_(dive(x.numel()));"),
         _case("host_endless", "timeout", host="for (volatile int go = 1; go;) {}"),
         _case("host_memory", "runtime_error|timeout", host=_FILL),
-        _case("device_memory", "runtime_error|incorrect|rejected", host=_TAKE_ALL),
+        _case("device_memory", "runtime_error|incorrect|rejected|timeout", host=_TAKE_ALL),
         _case("device_far_store", "runtime_error", device="y[i + (1L << 40)] = x[i];"),
         _case("device_trap", "runtime_error", device='asm volatile("trap;");'),
         _case("device_assert", "runtime_error", device="assert(n < 0);"),

@@ -178,6 +178,10 @@ class Child:
     def do_call(self, message: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
         """Run `forward` once and give back what it returned."""
         inputs = self._place(wire.decode(message["tree"], buffers), message.get("in_place", False))
+        fence = self.runtime.fence(message["fence"] == "end") if message.get("fence") else None
+        if fence is not None:
+            inputs = self.inputs = fence.around(inputs)
+            ACTIVE.fence = fence.around
         kept = [t.clone() if isinstance(t, torch.Tensor) else t for t in inputs]
         ACTIVE.meter, ACTIVE.kernel_launches = cost.Meter(), 0
         self.runtime.seed(message["seed"])
@@ -191,9 +195,11 @@ class Child:
         try:
             output = self._forward(inputs)
         finally:
-            ACTIVE.blank, ACTIVE.turn_due = False, None
+            ACTIVE.blank, ACTIVE.turn_due, ACTIVE.fence = False, None, None
         ran = self.runtime.stop_trace() if traced else None
         self.runtime.check_settled(output)
+        if fence is not None and fence.was_crossed():
+            raise ACTIVE.fault("a kernel stores beyond the end of a tensor")
         if self.is_candidate and message.get("check", True):
             self._check()
         self._raise_finding()
@@ -292,7 +298,8 @@ class Child:
         burst.check_settled()
         self._raise_finding()
         self.burst_outputs = burst.outputs
-        times = {"times_ms": burst.times_ms, "queued_ms": burst.queued_ms, "spun_ms": burst.spun_ms, "dry": burst.dry}
+        times = {"times_ms": burst.times_ms, "between_ms": burst.between_ms, "spun_ms": burst.spun_ms}
+        times |= {"queued_ms": burst.queued_ms, "dry": burst.dry}
         names = {"ran": ran, "own_names": sorted(ACTIVE.own_names)}
         return {"ok": True, "kept": sorted(burst.outputs), **times, **names}, []
 

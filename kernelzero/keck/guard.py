@@ -85,6 +85,8 @@ class OperatorGuard(TorchDispatchMode):
             _check_narrowing(func, args, kwargs)
             _check_destination(args, kwargs)
         out = func(*args, **kwargs)
+        if ACTIVE.fence is not None and name in ALLOCATIONS:
+            out = ACTIVE.fence(out)
         _account(func, name, args, kwargs, out)
         return out
 

@@ -35,12 +35,15 @@ _LEAST_SHARE = 0.02
 _STREAMS = 8
 """Hardware queues for candidates that may use streams."""
 _OUT_OF_MEMORY = re.compile(r"out of memory|ALLOC_FAILED", re.IGNORECASE)
+_BEYOND = {"end": "beyond the end of", "start": "before the start of"}
 _CACHED_TASKS = 64
 _CACHED_BYTES = 1 << 30
 _LIVING_REFERENCES = 1
 """Children of references that a judge keeps for timing, on a GPU."""
 _TRACED_CALL = 2
 """The call whose kernels are recorded: by then all are compiled and loaded."""
+_FENCED_CALLS = {4: "end", 6: "start"}
+"""On a GPU: calls whose tensors lie where mapped memory ends, or starts (gpu/fence.py)."""
 
 
 class _Decision(Exception):
@@ -182,11 +185,11 @@ class Judge:
         """
         started = time.monotonic()
         made, seen = self._decide(task, candidate, timed)
-        # What follows may have been a neighbour's doing: once more, with most of the memory free, or alone.
-        if self.machine.on_gpu and _OUT_OF_MEMORY.search(made.reason):
-            self.machine.wait_for_memory()
-            made, seen = self._decide(task, candidate, timed, phases=seen.phases)
-        if self.machine.on_gpu and made.status is Status.TIMEOUT and made.at_work:
+        wanted_memory = bool(_OUT_OF_MEMORY.search(made.reason))
+        if self.machine.on_gpu and (wanted_memory or (made.status is Status.TIMEOUT and made.at_work)):
+            # It may have been a neighbour's doing: once more, while no other candidate computes.
+            if wanted_memory:
+                self.machine.wait_for_memory()
             made, seen = self._decide(task, candidate, timed, alone=True, phases=seen.phases)
         return self._verdict(task, candidate, made, seen, timed, time.monotonic() - started)
 
@@ -325,6 +328,7 @@ class _Run:
             message = {"op": "call", "tree": case.tree, "seed": FORWARD_SEED, "in_place": in_place, "check": check}
             message["trace"] = number == _TRACED_CALL
             message["turn_due"] = number == 0 and self.machine.on_gpu
+            message["fence"] = _FENCED_CALLS.get(number) if self.machine.on_gpu else None
             with self.seen.phases("calls" if number else "first_call"), contextlib.ExitStack() as turn:
                 if not message["turn_due"]:
                     turn.enter_context(self._share())
@@ -416,7 +420,10 @@ class _Run:
                 raise _Decision(Status.RUNTIME_ERROR, str(error)) from None
             raise _Decision(Status.INCORRECT, f"the output is not what is due: {error}") from None
         if reply.get("ok") is not True:
-            raise self._failure(reply)
+            made = self._failure(reply)
+            if message.get("fence") and "illegal memory access" in made.reason:
+                raise _Decision(made.status, f"a kernel reads or stores {_BEYOND[message['fence']]} a tensor")
+            raise made
         return reply, out
 
     def _take_turn(self) -> dict[str, Any]:

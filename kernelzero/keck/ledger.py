@@ -56,6 +56,8 @@ class Ledger:
     """Compiled forms of kernels that were looked at."""
     own_names: set[str] = field(default_factory=set)
     """On a GPU: what the compiler called the kernels that the candidate launched."""
+    fence: Callable[[Any], Any] | None = None
+    """On a GPU, in some calls: puts what forward allocates where leaving it is a fault."""
     turn_due: Callable[[], None] | None = None
     """Has the judge take the GPU; asked before the first kernel of a call that starts without it."""
     turn_taken: bool = False

@@ -57,6 +57,10 @@ class Runtime(Protocol):
         """Record a violation where the output was not finished when `forward` returned."""
         ...
 
+    def fence(self, at_end: bool) -> Any:
+        """A gpu.fence.Fence for one call; None where memory accesses are checked otherwise."""
+        ...
+
     def start_trace(self) -> None:
         """Begin to record which kernels run."""
         ...
@@ -118,6 +122,10 @@ class CpuRuntime:
 
     def check_settled(self, output: Any) -> None:
         """There is one order of execution."""
+
+    def fence(self, at_end: bool) -> Any:
+        """The interpreter checks every access."""
+        return None
 
     def start_trace(self) -> None:
         """The interpreter sees every kernel anyway."""

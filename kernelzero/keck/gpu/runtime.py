@@ -26,6 +26,7 @@ from kernelzero.keck import guard, produced, wire
 from kernelzero.keck.build import bare, host_library, inprocess, parse_request, reduced_precision
 from kernelzero.keck.gpu.cache import cache_folder
 from kernelzero.keck.gpu.cudart import CudaError, CudaRuntime, wait_without_spinning
+from kernelzero.keck.gpu.fence import Fence, MappedMemory
 from kernelzero.keck.gpu.mailbox import ChildChannel
 from kernelzero.keck.gpu.trace import KernelTrace
 from kernelzero.keck.interpreter import front_end_message
@@ -170,6 +171,7 @@ class GpuRuntime:
     def __init__(self) -> None:
         self.cuda: CudaRuntime | None = None
         self.trace: KernelTrace | None = None
+        self.mapped: MappedMemory | None = None
         self.host: Path | None = None
         """The extension that loads built libraries."""
 
@@ -210,6 +212,8 @@ class GpuRuntime:
         torch.cuda.set_per_process_memory_fraction(_MEMORY_SHARE)
         torch.zeros(1, device="cuda")
         self.cuda, self.trace = CudaRuntime(), KernelTrace()
+        with contextlib.suppress(CudaError):
+            self.mapped = MappedMemory()
 
     def prepare(self, build: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
         """Extensions that the candidate asks torch for are built by the judge."""
@@ -259,6 +263,10 @@ class GpuRuntime:
             raise ACTIVE.violate("work goes on after forward has returned: a stream is not joined")
         if len(leaves) != len(tensors(output)):
             raise ACTIVE.violate("an output is on the host, not on the GPU")
+
+    def fence(self, at_end: bool) -> Fence | None:
+        """Memory of its own for each tensor of one call."""
+        return Fence(self.mapped, at_end) if self.mapped is not None else None
 
     def start_trace(self) -> None:
         """Begin to record which kernels run."""
@@ -318,6 +326,8 @@ class Burst:
         torch.cuda.synchronize()
         self.spun_ms = spin[0].elapsed_time(spin[1])
         self.times_ms = [a.elapsed_time(b) for a, b in zip(begin, end, strict=True)]
+        before = [spin[1], *end[:-1]]
+        self.between_ms = sum(a.elapsed_time(b) for a, b in zip(before, begin, strict=True))
 
     def check_settled(self) -> None:
         """Outputs are what they were right after their call; kernels of this comparison are no part of the burst."""
@@ -379,8 +389,11 @@ def _watched_jit(fn: Any = None, **options: Any) -> Any:
 
     def decorate(function: Any) -> WatchedKernel:
         known = {k: v for k, v in options.items() if k in _JIT_OPTIONS}
-        # A name that no library's kernel has, whatever the candidate calls it.
-        return WatchedKernel(function, repr=lambda _: f"{function.__name__}_{_TOKEN}", **known)
+        if ACTIVE.candidate:
+            # A name that no library's kernel has, whatever the candidate calls it. (torch.compile, which references
+            # may use, looks its kernels up by the names that it gave them.)
+            known["repr"] = lambda _: f"{function.__name__}_{_TOKEN}"
+        return WatchedKernel(function, **known)
 
     return decorate(fn) if fn is not None else decorate
 
