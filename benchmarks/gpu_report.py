@@ -135,11 +135,20 @@ def median(values: Iterable[float]) -> float | None:
 
 def median_phases(verdicts: Iterable[Verdict]) -> dict[str, float]:
     """Median seconds of each phase that verdicts tell, over those verdicts that went through it."""
+    return {name: round(statistics.median(values), 4) for name, values in _phases(verdicts).items()}
+
+
+def summed_phases(verdicts: Iterable[Verdict]) -> dict[str, float]:
+    """Seconds of each phase over all verdicts."""
+    return {name: round(sum(values), 2) for name, values in _phases(verdicts).items()}
+
+
+def _phases(verdicts: Iterable[Verdict]) -> dict[str, list[float]]:
     seconds: dict[str, list[float]] = defaultdict(list)
     for verdict in verdicts:
         for name, value in (getattr(verdict, "phases", None) or {}).items():
             seconds[name].append(value)
-    return {name: round(statistics.median(values), 4) for name, values in seconds.items()}
+    return seconds
 
 
 def exploit_header(path: Path) -> dict[str, str]:

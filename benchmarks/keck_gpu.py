@@ -48,6 +48,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=None)
     parser.add_argument("--pairs", type=int, default=200)
     parser.add_argument("--repeats", type=int, default=1, help="of each exploit")
+    parser.add_argument("--only", default="", help="exploits whose name contains this")
     parser.add_argument("--seed", type=int, default=0, help="of the order of repeated exploits")
     parser.add_argument("--budget-s", type=float, default=3600.0, help="for all parts together")
     parser.add_argument("--out", type=Path, default=ROOT / "results" / "keck_gpu.json")
@@ -72,6 +73,7 @@ def show(part: str, values: dict[str, Any]) -> None:
     say(f"{part} { {k: v for k, v in values.items() if not isinstance(v, list | dict)} }")
     if values.get("phases_s"):
         say(f"  median seconds: {values['phases_s']}")
+        say(f"  summed seconds: {values['phases_sum_s']}")
     for name, statuses in values.get("flickering", {}).items():
         say(f"  flickers: {name}: {statuses}")
     for name, entry in values.get("mismatches", {}).items():
@@ -83,12 +85,13 @@ def throughput(keck: LocalKeck, options: Any) -> dict[str, Any]:
     tasks = {name: read.task(name) for name in read.task_names()}
     jobs = [Job(e.name, tasks[e.task], e.candidate, e.expect) for e in entries]
     found, facts = _judged(keck, jobs, options.clock)
-    phases = gpu_report.median_phases(verdict for _, verdict in found)
-    return {"tasks": len(tasks)} | facts | {"phases_s": phases}
+    verdicts = [verdict for _, verdict in found]
+    phases, sums = gpu_report.median_phases(verdicts), gpu_report.summed_phases(verdicts)
+    return {"tasks": len(tasks)} | facts | {"phases_s": phases, "phases_sum_s": sums}
 
 
 def exploits(keck: LocalKeck, options: Any) -> dict[str, Any]:
-    jobs = [job.repeated(k) for job in _exploit_jobs() for k in range(options.repeats)]
+    jobs = [job.repeated(k) for job in _exploit_jobs(options.only) for k in range(options.repeats)]
     if options.repeats > 1:
         jobs = random.Random(options.seed).sample(jobs, len(jobs))
     found, facts = _judged(keck, jobs, options.clock)
@@ -168,11 +171,11 @@ class Job:
         return dataclasses.replace(self, candidate=dataclasses.replace(self.candidate, source=source))
 
 
-def _exploit_jobs() -> list[Job]:
+def _exploit_jobs(only: str) -> list[Job]:
     jobs = []
     for path in sorted([*EXPLOITS.glob("*.py"), *EXPLOITS.glob("controls/*.py")]):
         fields = gpu_report.exploit_header(path)
-        if fields.get("device") != "cuda":
+        if fields.get("device") != "cuda" or only not in path.stem:
             continue
         reference = (EXPLOITS / "references" / fields["reference"]).read_text(encoding="utf-8")
         candidate = Candidate(path.read_text(encoding="utf-8"), Backend(fields.get("backend", "triton")))

@@ -89,7 +89,8 @@ class Mortal:
 
 def test_actors_on_two_gpus_and_one_is_lost(tmp_path, monkeypatch):
     ray = pytest.importorskip("ray")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    paths = [str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
     ray.init(num_cpus=8, num_gpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
     try:
         asked, kinds = jobs("dies", 48)

@@ -196,7 +196,7 @@ class Judge:
     def _decide(
         self, task: Task, candidate: Candidate, timed: bool, alone: bool = False, phases: Phases | None = None
     ) -> tuple[_Decision, _Observed]:
-        seen = _Observed(phases or Phases(lambda: self.machine.waited_s))
+        seen = _Observed(phases or Phases(lambda: self.machine.seconds))
         try:
             if self.text_rules:
                 rules.check(candidate.source, candidate.backend)
@@ -338,9 +338,9 @@ class _Run:
     @contextlib.contextmanager
     def _share(self) -> Iterator[None]:
         """The GPU beside others; waiting for it is not the candidate's time."""
-        waited = self.machine.waited_s
+        asked = time.monotonic()
         with self.share():
-            self.deadline += self.machine.waited_s - waited
+            self.deadline += time.monotonic() - asked
             self.at_work = True
             yield
         self.at_work = False

@@ -22,8 +22,9 @@ class Machine(Protocol):
     on_gpu: bool
     cache_bytes: int
     """Size of its L2 cache; 0 where times are modelled."""
-    waited_s: float
-    """Seconds that were spent waiting for others, of all work so far."""
+    seconds: dict[str, float]
+    """Of all work so far: "wait" for others in order to compute beside them, "wait_alone" until they are done, and
+    "alone" without them."""
 
     @property
     def builder(self) -> Any:
@@ -90,8 +91,10 @@ class CpuMachine:
     device = CPU_DEVICE
     on_gpu = False
     cache_bytes = 0
-    waited_s = 0.0
     builder = None
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
 
     def connect(self, sock: socket.socket) -> wire.Channel:
         """Tensors travel as bytes."""
