@@ -26,6 +26,7 @@ import gpu_report  # noqa: E402
 from gpu_report import Clock  # noqa: E402
 from mutation import on_cuda, on_triton  # noqa: E402
 from mutation.edit import Edit, Mutant, mutant  # noqa: E402
+from mutation.equivalent import why_equivalent  # noqa: E402
 from read import Entry, entries, task  # noqa: E402
 
 from kernelzero.keck import Limits, open_keck  # noqa: E402
@@ -110,23 +111,26 @@ def _judge_at(made: list[Mutant], numbers: Sequence[int], keck: Any, clock: Cloc
 def report(made: list[Mutant], verdicts: dict[int, Verdict]) -> dict[str, Any]:
     """Counts an operator, and the survivors with their changes."""
     table: dict[str, Counter[str]] = defaultdict(Counter)
-    survivors, unjudged = [], []
+    survivors, unjudged, equivalent = [], [], []
     for number, verdict in sorted(verdicts.items()):
         item = made[number]
         table[item.operator][verdict.status.value] += 1
         place = {"base": item.base, "operator": item.operator, "line": item.line, "diff": item.diff}
-        if verdict.status is Status.CORRECT:
+        if verdict.status is Status.CORRECT and (why := why_equivalent(item)):
+            equivalent.append(place | {"why": why})
+        elif verdict.status is Status.CORRECT:
             survivors.append(place | {"criterion": verdict.criterion, "reason": verdict.reason})
         elif not verdict.status.is_outcome:
             unjudged.append(place | {"status": verdict.status.value, "reason": verdict.reason})
-    judged = [v for v in verdicts.values() if v.status.is_outcome]
+    judged = sum(v.status.is_outcome for v in verdicts.values()) - len(equivalent)
     return {
         "mutants": len(made),
         "tasks": len({made[number].task for number in verdicts}),
-        "judged": len(judged),
-        "killed": sum(v.status is not Status.CORRECT for v in judged),
+        "judged": judged,
+        "killed": judged - len(survivors),
         "by_operator": {name: dict(counts) for name, counts in sorted(table.items())},
         "survivors": survivors,
+        "equivalent": equivalent,
         "unjudged": unjudged,
     }
 
@@ -138,6 +142,7 @@ def show(result: dict[str, Any]) -> None:
     for name, row in result["by_operator"].items():
         print(f"{name:<24}" + "".join(f"{row.get(status, 0):>15}" for status in statuses))
     print(f"{result['mutants']} mutants, {result['tasks']} tasks: {result['judged']} judged, {result['killed']} killed")
+    print(f"beside them {len(result['equivalent'])} that compute what their original computes")
     for s in result["survivors"]:
         print(f"\nsurvivor {s['base']}:{s['line']} {s['operator']} ({s['criterion']})\n{s['diff']}")
 

@@ -228,6 +228,31 @@ def test_who_waits_to_time_opens_the_door_again_while_somebody_inside_takes_long
     assert order == ["checked", "timed"]
 
 
+def test_nobody_waits_at_a_closed_door_while_somebody_inside_is_late(tmp_path, monkeypatch):
+    import threading
+    import time
+
+    from kernelzero.keck.gpu import lease
+
+    monkeypatch.setattr(lease, "_LATE_S", 0.02)
+    order, waits = [], []
+    with lease.Lease(tmp_path, "gpu").shared():
+        time.sleep(0.2)
+        timer = threading.Thread(target=lambda: use(lease.Lease(tmp_path, "gpu").exclusive(), order, "timed"))
+        timer.start()
+        for _ in range(20):
+            started = time.monotonic()
+            use(lease.Lease(tmp_path, "gpu").shared(), order, "checked")
+            waits.append(time.monotonic() - started)
+            time.sleep(0.02)
+        assert order == ["checked"] * 20
+    timer.join(timeout=5)
+    assert order[-1] == "timed"
+    assert max(waits) < 0.2
+    with lease.Lease(tmp_path, "gpu").exclusive():
+        pass
+
+
 def use(lease, order, what):
     with lease:
         order.append(what)

@@ -30,6 +30,11 @@ from kernelzero.records import Backend, Candidate, Status, Task, Timing, Verdict
 CALLS = 20
 """Calls whose outputs are compared."""
 _CALL_S, _CALLS_OF_REFERENCE = 2.0, 100
+"""On a GPU one call may take so many seconds and as long as so many of the reference's, where nothing is compiled."""
+_ALONE_S, _CALLS_ALONE = 0.6, 50
+"""The same without others."""
+_LOAD_S = 10.0
+"""Seconds to import a candidate and build its model, extensions aside, where that is less than its time-out."""
 _LEAST_SHARE = 0.02
 """Of the kernels' time under policy "hybrid": what is less is for show."""
 _STREAMS = 8
@@ -250,7 +255,7 @@ class Judge:
             if self.machine.on_gpu:
                 run.call_limit_s = _CALL_S + _CALLS_OF_REFERENCE * reference.call_s
             if alone:
-                run.share, run.call_limit_s = self.machine.alone, run.call_limit_s / 2
+                run.share, run.call_limit_s = self.machine.alone, _ALONE_S + _CALLS_ALONE * reference.call_s
             with seen.phases("load"):
                 run.load(candidate.source, reference)
             if seen.parameters == "same_seed" and reference.weights_moved:
@@ -316,7 +321,7 @@ class _Run:
             "hybrid": self.hybrid,
         }
         self.full_precision = reference.full_precision
-        reply, _ = self._ask(message, buffers)
+        reply, _ = self._ask(message, buffers, limit_s=_LOAD_S)
         self.seen.parameters = reply["parameters"]
 
     def calls(self, reference: Reference) -> None:
@@ -406,8 +411,9 @@ class _Run:
                     answer = self._take_turn()
                     deadline = min(self.deadline, time.monotonic() + self.call_limit_s)
                 else:
+                    before = time.monotonic()
                     answer = {"built": self._build(reply["build"])}
-                    deadline = self.deadline
+                    deadline += time.monotonic() - before
                 reply, out = self.child.ask(answer, deadline=deadline, max_payload=max_payload)
         except wire.DeadlinePassed:
             reason = f"not finished in time ({message['op']})"

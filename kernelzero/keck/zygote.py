@@ -25,7 +25,7 @@ from kernelzero.keck import sandbox, wire
 GRACE_S = 1.0
 """How long a child that hung up may take to be gone: on a GPU the driver has to clean up first."""
 _START_S = 60.0
-_PAUSES = (0.5, 2.0, 5.0, 10.0)
+_PAUSES = (0.2, 0.4, 0.8, 1.6, 3.0, 5.0, 8.0)
 """Seconds before each further attempt to start a child."""
 
 

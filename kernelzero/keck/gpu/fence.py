@@ -20,8 +20,9 @@ from kernelzero.keck.gpu.cudart import CudaError
 from kernelzero.keck.values import map_tensors
 
 ALIGN = 256
-_PATTERN = 0xFF
-"""NaN in every floating-point type, −1 in every integer."""
+_PATTERNS = range(0xFF, 0xF7, -1)
+"""Bytes beyond tensors: NaN or huge in every floating-point type. One tensor's differ from the next one's, or a kernel
+that copies one element too many would copy the pattern."""
 _PINNED, _ON_DEVICE, _READ_AND_WRITE = 1, 1, 3
 
 
@@ -117,7 +118,8 @@ class Fence:
 
     def __init__(self, memory: MappedMemory, at_end: bool) -> None:
         self._memory, self._at_end = memory, at_end
-        self._slack: list[torch.Tensor] = []
+        self._slack: list[tuple[torch.Tensor, int]] = []
+        """Bytes between a tensor's end and its fence, and what is in them."""
 
     def around(self, value: Any, copied: bool = True) -> Any:
         """The value with its tensors inside of fences, their contents `copied`; as they are where there is no room."""
@@ -133,13 +135,14 @@ class Fence:
             return tensor
         inside = _bytes(region, region.start, count)
         if region.slack:
-            self._slack.append(_bytes(region, region.start + count, region.slack).fill_(_PATTERN))
+            pattern = _PATTERNS[len(self._slack) % len(_PATTERNS)]
+            self._slack.append((_bytes(region, region.start + count, region.slack).fill_(pattern), pattern))
         placed = torch.as_strided(inside.view(tensor.dtype), tensor.shape, tensor.stride(), tensor.storage_offset())
         return placed.copy_(tensor) if copied else placed
 
     def was_crossed(self) -> bool:
         """Whether something was stored between a tensor's end and its fence; waits for the GPU."""
-        return any(bool((slack != _PATTERN).any()) for slack in self._slack)
+        return any(bool((slack != pattern).any()) for slack, pattern in self._slack)
 
 
 def _bytes(region: _Region, address: int, count: int) -> torch.Tensor:
