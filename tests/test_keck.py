@@ -186,7 +186,7 @@ def test_a_hanging_candidate_ends_on_time_and_leaves_nothing(keck):
     (verdict,) = judge(keck, RELU, HANGING)
     assert verdict.status is Status.TIMEOUT
     assert 2.5 < time.monotonic() - started < 4.5
-    assert set(descendants(keck._process.pid)) == before
+    assert set(descendants(keck._process.pid)) <= before  # the child of before may have been on its way out
 
 
 def test_a_crash_does_not_touch_the_next(keck):

@@ -172,6 +172,15 @@ class Judge:
         Raises:
             TaskRefused, Untimeable.
         """
+        try:
+            return self._against_itself(task)
+        except Untimeable as fault:
+            if not (self.machine.on_gpu and _OUT_OF_MEMORY.search(fault.reason)):
+                raise
+        self.machine.wait_for_memory()
+        return self._against_itself(task)
+
+    def _against_itself(self, task: Task) -> Timing:
         reference = self.reference(task.source)
         other = revive(task.source, self.zygote, self.limits, reference)
         try:
@@ -179,6 +188,7 @@ class Judge:
             return self.machine.time(reference, living, other, reference.work_ms, own=None)
         finally:
             other.end()
+            self.machine.give_back_memory()
 
     # --- candidates ---
 
@@ -416,6 +426,7 @@ class _Run:
                     deadline += time.monotonic() - before
                 reply, out = self.child.ask(answer, deadline=deadline, max_payload=max_payload)
         except wire.DeadlinePassed:
+            self.child.end(wait=True)  # while the GPU is still this judge's: what never ends disturbs everybody
             reason = f"not finished in time ({message['op']})"
             raise _Decision(Status.TIMEOUT, reason, at_work=self.at_work) from None
         except wire.PeerGone:

@@ -233,6 +233,25 @@ class Asker:
         return reply, out
 
 
+def rehearse() -> None:
+    """Take on and compare small values: on a GPU a kernel's first use loads it, and the first task would wait."""
+    for dtype in (torch.float32, torch.float16, torch.int64):
+        draws = [(8 * torch.rand(4, 8)).to(dtype) for _ in range(3)]
+        encoded = [wire.encode([draw]) for draw in draws]
+        cases = [
+            Case(tree, buffers, wire.decode(tree, wire.copies(buffers))[0], ABSOLUTE, [], [], "draw")
+            for tree, buffers in encoded
+        ]
+        choose_or_none(cases)
+        first, other = (case.expected for case in cases[:2])
+        for change in (lambda t: t * 100.0, lambda t: _other_signs(t, 1), _ascending, lambda t: torch.round(t * 2) / 2):
+            _change(first, change)
+        _partly(first, other, 1)
+        for criterion in (ABSOLUTE, SCALED):
+            difference(first, other, criterion, wide=first.float() if first.dtype is torch.float16 else None)
+        _moved({"weight": torch.ones_like(first)})
+
+
 def _collect(
     ask: Asker, source: str, limits: Limits, secret: int, move_weights: bool, profile: str, cache_bytes: int
 ) -> Reference:

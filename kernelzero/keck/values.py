@@ -43,4 +43,5 @@ def same_values(a: Any, b: Any) -> bool:
     """Whether two tensors have one shape, one dtype and the same values, NaN equal to NaN."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
-    return bool(((a == b) | ((a != a) & (b != b))).all())
+    # First without NaN: the usual case, and a fraction of the memory traffic.
+    return bool(a.equal(b)) or bool(((a == b) | ((a != a) & (b != b))).all())

@@ -15,6 +15,7 @@ import socket
 import sys
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,9 @@ def serve(sock: socket.socket, scratch: Path) -> None:
                 channel.send({"pid": pid})
             else:
                 living.pop(message["pid"], None)
-                channel.send({"status": _end(message["pid"], living, message["grace_s"])})
+                status = _end(message["pid"], living, message["grace_s"])
+                shutil.rmtree(message["folder"], ignore_errors=True)
+                channel.send({"status": status})
     sandbox.kill_all(sandbox.descendants(os.getpid()))
 
 
@@ -149,6 +152,8 @@ class Zygote:
         theirs.close()
         self._sock = mine
         self._channel = wire.Channel(mine)
+        self._due: deque[Callable[[dict[str, Any]], None]] = deque()
+        """Who is told the replies that have not been read yet, in order: nobody waits while a child is ended."""
         self._count = 0
         self.on_gpu = False
         """Whether children get a GPU, and with it a broker of compilers."""
@@ -202,27 +207,46 @@ class Zygote:
         folder = self.scratch / f"child-{self._count}"
         folder.mkdir(parents=True)
         mine, theirs = socket.socketpair()
+        child = ChildHandle(self, self.connect(mine), folder)
         self._channel.send({"op": "spawn", "folder": str(folder), "broker": self.on_gpu, **order})
         socket.send_fds(self._sock, [b"f"], [theirs.fileno()])
         theirs.close()
-        reply, _ = self._channel.receive(time.monotonic() + 30)
-        return ChildHandle(self, reply["pid"], self.connect(mine), folder)
+        self._due.append(child.born)
+        return child
 
-    def end(self, pid: int, grace_s: float) -> int | None:
-        """Kill a child with all its descendants; its wait status if it ended by itself in time, else None."""
-        self._channel.send({"op": "end", "pid": pid, "grace_s": grace_s})
-        reply, _ = self._channel.receive(time.monotonic() + 60)
-        return reply["status"]
+    def settle(self) -> None:
+        """Read what is due."""
+        while self._due:
+            reply, _ = self._channel.receive(time.monotonic() + 60)
+            self._due.popleft()(reply)
+
+    def end(self, child: ChildHandle, grace_s: float) -> None:
+        """Kill a child with all its descendants and remove its folder; it learns how it ended when this is settled."""
+        if child.pid is None:
+            self.settle()
+        self._channel.send({"op": "end", "pid": child.pid, "grace_s": grace_s, "folder": str(child.folder)})
+        self._due.append(child.died)
 
 
 class ChildHandle:
     """One living child."""
 
-    def __init__(self, zygote: Zygote, pid: int, channel: wire.Channel, folder: Path) -> None:
-        self._zygote, self._pid, self._folder = zygote, pid, folder
+    def __init__(self, zygote: Zygote, channel: wire.Channel, folder: Path) -> None:
+        self._zygote, self.folder = zygote, folder
+        self.pid: int | None = None
+        """Known when the zygote's reply was read."""
         self.channel = channel
         self.ended = False
         self.wait_status: int | None = None
+        """As `os.waitpid` gives it, if it ended by itself in time."""
+
+    def born(self, reply: dict[str, Any]) -> None:
+        """The zygote says who it is."""
+        self.pid = reply["pid"]
+
+    def died(self, reply: dict[str, Any]) -> None:
+        """The zygote says how it ended."""
+        self.wait_status = reply["status"]
 
     def ask(
         self,
@@ -240,14 +264,15 @@ class ChildHandle:
         self.channel.send(message, buffers, deadline)
         return self.channel.receive(deadline, max_payload)
 
-    def end(self, grace_s: float = 0.0) -> None:
-        """Kill it and all that it started, at the latest after so many seconds in which it can end by itself."""
+    def end(self, grace_s: float = 0.0, wait: bool = False) -> None:
+        """Kill it and all that it started; waits for it to be gone where asked to, or where it has grace to go itself."""
         if self.ended:
             return
         self.ended = True
-        self.wait_status = self._zygote.end(self._pid, grace_s)
+        self._zygote.end(self, grace_s)
+        if grace_s or wait:
+            self._zygote.settle()
         self.channel.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
 
     def how_it_ended(self) -> str:
         """What happened to a child that hung up, for a person."""

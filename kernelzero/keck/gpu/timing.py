@@ -35,7 +35,7 @@ from kernelzero.keck.gpu.lease import Lease, lease_folder
 from kernelzero.keck.gpu.mailbox import JudgeChannel
 from kernelzero.keck.gpu.provenance import foreign_kernel
 from kernelzero.keck.machine import Untimeable
-from kernelzero.keck.onboard import Case, Reference
+from kernelzero.keck.onboard import Case, Reference, rehearse
 from kernelzero.keck.zygote import GRACE_S, ChildHandle
 from kernelzero.records import Basis, Timing
 
@@ -81,6 +81,7 @@ class GpuMachine:
         wait_without_spinning()
         torch.cuda.init()
         torch.zeros(1, device="cuda")
+        rehearse()
         self.cuda = CudaRuntime()
         self.seconds = {"wait": 0.0, "wait_alone": 0.0, "alone": 0.0}
         about = torch.cuda.get_device_properties(0)
@@ -322,6 +323,7 @@ class _Side:
         try:
             reply, out = self.child.ask(message, buffers, deadline=deadline, max_payload=limit)
         except wire.DeadlinePassed:
+            self.child.end(wait=True)
             raise Untimeable("timeout", f"not finished in {self._limit_s:.0f} s ({message['op']})") from None
         except wire.PeerGone:
             self.child.end(GRACE_S)
