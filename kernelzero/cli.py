@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
+from kernelzero.coldstart.commands import app as coldstart_app
 from kernelzero.errors import InfrastructureError, UsageError
 from kernelzero.records import ApiSet, Backend, Candidate, Finish, Role, Status, Task
 
@@ -30,6 +31,7 @@ apis_app = typer.Typer(no_args_is_help=True, help="The catalogue of operator API
 nano_app = typer.Typer(no_args_is_help=True, help="The embedded nano models.")
 app.add_typer(apis_app, name="apis")
 app.add_typer(nano_app, name="nano")
+app.add_typer(coldstart_app, name="coldstart")
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
 Profile = Annotated[str, typer.Option(help="Tolerances: paper or kernelbench.")]

@@ -13,6 +13,16 @@ from kernelzero.proposer.composer.soundness import flaw
 from kernelzero.records import ApiSet
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread():
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # the tensors are small
+    yield
+    torch.set_num_threads(threads)
+
+
 def _random_sets(number: int, seed: int) -> list[ApiSet]:
     rng = random.Random(seed)
     return [ApiSet(tuple(rng.sample(SUPPORTED_APIS, rng.choice((2, 3))))) for _ in range(number)]

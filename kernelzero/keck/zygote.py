@@ -265,7 +265,7 @@ class ChildHandle:
         return self.channel.receive(deadline, max_payload)
 
     def end(self, grace_s: float = 0.0, wait: bool = False) -> None:
-        """Kill it and all that it started; waits for it to be gone where asked to, or where it has grace to go itself."""
+        """Kill it and all that it started; wait for its end where asked to, or where it has grace to go itself."""
         if self.ended:
             return
         self.ended = True
