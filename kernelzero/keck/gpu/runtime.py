@@ -268,6 +268,13 @@ class GpuRuntime:
         """Memory of its own for each tensor of one call."""
         return Fence(self.mapped, at_end) if self.mapped is not None else None
 
+    def memory_share(self) -> float:
+        """What torch holds here of the GPU's memory."""
+        try:
+            return torch.cuda.memory_reserved() / torch.cuda.get_device_properties(0).total_memory
+        except Exception:  # after a fault on the GPU
+            return 0.0
+
     def start_trace(self) -> None:
         """Begin to record which kernels run."""
         assert self.trace is not None
