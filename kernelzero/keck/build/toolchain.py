@@ -183,7 +183,7 @@ def _start(
     (folder / "tmp").mkdir(exist_ok=True)
     with open(folder / f"output.{number}", "wb") as output:
         return subprocess.Popen(
-            [*_without_network(), "/bin/sh", "-c", limit, "sh", *command],
+            [*_without_network(), "/bin/sh", "-c", limit, "sh", *_stepping_back(), *command],
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -196,6 +196,13 @@ def _start(
             },
             start_new_session=True,
         )
+
+
+@functools.cache
+def _stepping_back() -> tuple[str, ...]:
+    """Processes that are being timed share the cores with compilers."""
+    nice = shutil.which("nice")
+    return (nice, "-n", "10") if nice else ()
 
 
 @functools.cache

@@ -40,6 +40,7 @@ def serve(channel: wire.Channel, folder: Path, cache: Path, cpu_s: int) -> None:
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(what, (value, value))
     sandbox.drop_capabilities()
+    os.nice(10)  # processes that are being timed share the cores with compilers
     tools = _tools()
     with contextlib.suppress(wire.PeerGone):
         while True:
