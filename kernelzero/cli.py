@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
+from kernelzero.bench.commands import bench_app
 from kernelzero.coldstart.commands import app as coldstart_app
 from kernelzero.errors import InfrastructureError, UsageError
 from kernelzero.records import ApiSet, Backend, Candidate, Finish, Role, Status, Task
@@ -32,6 +33,15 @@ nano_app = typer.Typer(no_args_is_help=True, help="The embedded nano models.")
 app.add_typer(apis_app, name="apis")
 app.add_typer(nano_app, name="nano")
 app.add_typer(coldstart_app, name="coldstart")
+
+
+def _rulebook(task: Task, number: int, backend: Backend) -> str:
+    from kernelzero.coldstart.rulebook import VARIANTS, write_kernel
+
+    return write_kernel(task, variant=number % VARIANTS, backend=backend)
+
+
+app.add_typer(bench_app({"rulebook": _rulebook}), name="bench")
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
 Profile = Annotated[str, typer.Option(help="Tolerances: paper or kernelbench.")]
@@ -236,37 +246,6 @@ def coevolve(
         folder = run(settings, on_event=live.on_event)
     if report:
         _report(folder)
-
-
-@app.command()
-def bench(
-    model: Annotated[str, typer.Option(help="Folder, hub id, nano:coder, or http(s)://host/v1#model.")] = "nano:coder",
-    tasks: Annotated[str, typer.Option(help="builtin, or a folder of tasks in KernelBench's format.")] = "builtin",
-    backend: Annotated[Backend, typer.Option(help="Language of the kernels.")] = Backend.TRITON,
-    n: Annotated[int, typer.Option("-n", help="Samples a task.", min=1)] = 10,
-    temperature: Annotated[float, typer.Option(help="0 is greedy.", min=0)] = 0.6,
-    top_p: Annotated[float, typer.Option(help="Nucleus.", min=0.01, max=1)] = 0.95,
-    max_tokens: Annotated[int, typer.Option(help="Longest answer.", min=1)] = 1024,
-    seed: Annotated[int, typer.Option(help="Of the samples.")] = 0,
-    run: Annotated[Path, typer.Option(help="Run folder; a killed benchmark goes on in it.")] = Path("runs/bench"),
-    workers: Annotated[int | None, typer.Option(help="Judges; one a processor if not given.")] = None,
-) -> None:
-    """Benchmark a Coder, one shot; metrics with intervals as JSON on standard output."""
-    from kernelzero.bench import named_tasks
-    from kernelzero.bench.run import run_bench
-    from kernelzero.keck import open_keck
-    from kernelzero.policy import open_sampler
-    from kernelzero.records import Sampling
-
-    chosen = named_tasks(tasks)
-    quiet_libraries()
-    sampler = open_sampler(model)
-    with open_keck(workers=workers) as keck:
-        summary = run_bench(
-            chosen, sampler, keck, n=n, backend=backend, sampling=Sampling(temperature, top_p, max_tokens, seed),
-            run_folder=run, progress=lambda phase, done, total: say(f"{phase}: {done}/{total}"),
-        )  # fmt: skip
-    print(json.dumps(summary, indent=2))
 
 
 @app.command()
