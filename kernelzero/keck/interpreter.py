@@ -31,7 +31,7 @@ from triton._C.libtriton import ir
 from triton.backends.compiler import GPUTarget
 from triton.compiler.compiler import ASTSource, make_backend
 
-from kernelzero.keck import cost, produced, trace
+from kernelzero.keck import cost, lanes, produced, trace
 from kernelzero.keck.ledger import ACTIVE, CompileFault, KernelFault
 
 TARGET = GPUTarget("cuda", 90, 32)
@@ -56,7 +56,7 @@ class _Region:
             table[itemsize] = np.full((self.end - self.start) // itemsize, -1, dtype=np.int32)
         return table[itemsize]
 
-    def load(self, index: np.ndarray, itemsize: int, program: int, check: bool) -> bool:
+    def load(self, index: np.ndarray, itemsize: int, program: Any, check: bool) -> bool:
         """Mark a load; True when it reads what another program stored."""
         self._marks(self.loaded, itemsize)[index] = program
         if not check or itemsize not in self.stored:
@@ -64,7 +64,7 @@ class _Region:
         writer = self.stored[itemsize][index]
         return bool(((writer != -1) & (writer != program)).any())
 
-    def store(self, index: np.ndarray, itemsize: int, program: int, check: bool) -> bool:
+    def store(self, index: np.ndarray, itemsize: int, program: Any, check: bool) -> bool:
         """Mark a store; True when it overwrites what another program loaded."""
         self._marks(self.stored, itemsize)[index] = program
         if not check or itemsize not in self.loaded:
@@ -86,6 +86,8 @@ class _Launch:
     kernel: str
     regions: list[_Region]
     program: int = 0
+    lanes: np.ndarray | None = None
+    """Numbers of the programs that run at once, one for each entry of the first dimension; None: one program runs."""
     vector_ops: float = 0.0
     matrix_ops: float = 0.0
     atomics: bool = False
@@ -99,15 +101,28 @@ class _Launch:
     def access(self, pointers: Any, mask: Any, is_store: bool) -> None:
         """Check and count one masked load or store."""
         itemsize = interp._get_np_dtype(pointers.get_element_ty()).itemsize
-        addresses = np.broadcast_to(pointers.data, np.broadcast(pointers.data, mask.data).shape)
-        addresses = addresses[np.broadcast_to(mask.data, addresses.shape)]
+        shape = np.broadcast(pointers.data, mask.data).shape
+        chosen = np.broadcast_to(mask.data, shape)
+        addresses = np.broadcast_to(pointers.data, shape)[chosen]
         if addresses.size == 0:
             return
+        if self.lanes is None:
+            return self._access(addresses, self.program, itemsize, is_store)
+        programs = np.broadcast_to(self.lanes.reshape(-1, *(1,) * (len(shape) - 1)), shape)[chosen]
+        low, high = int(addresses.min()), int(addresses.max()) + itemsize
+        if any(region.start <= low and high <= region.end for region in self.regions):
+            return self._access(addresses, programs, itemsize, is_store)
+        for program in self.lanes:  # their tensors may be different ones
+            mine = programs == program
+            if mine.any():
+                self._access(addresses[mine], int(program), itemsize, is_store)
+
+    def _access(self, addresses: Any, program: Any, itemsize: int, is_store: bool) -> None:
         low, high = int(addresses.min()), int(addresses.max()) + itemsize
         region = self.region_of(low, high, "stores" if is_store else "loads")
         index = ((addresses - np.uint64(region.start)) // np.uint64(itemsize)).astype(np.int64)
         act = region.store if is_store else region.load
-        if act(index, itemsize, self.program, check=not self.atomics):
+        if act(index, itemsize, program, check=not self.atomics):
             raise ACTIVE.fault(f"race in kernel {self.kernel}: two programs of one launch read and write one element")
 
 
@@ -444,11 +459,25 @@ def _run_grid(key: Any, function: Any, arguments: dict[str, Any], grid: tuple[in
     )
     key = (key, numbers)
     builder.set_grid_dim(*grid)
-    for x, y, z in _order(function, grid):
-        builder.set_grid_idx(x, y, z)
-        trace.RECORDER.run(key, function, arguments, handles)
-        launch.program += 1
+    waiting = _order(function, grid)
+    while programs := list(itertools.islice(waiting, max(1, trace.RECORDER.at_once(key)) if handles else 1)):
+        if len(programs) > 1 and _ran_at_once(key, programs, handles, launch):
+            continue
+        for x, y, z in programs:
+            builder.set_grid_idx(x, y, z)
+            trace.RECORDER.run(key, function, arguments, handles)
+            launch.program += 1
     _atomic_launches[function] += launch.atomics
+
+
+def _ran_at_once(key: Any, programs: list[tuple[int, int, int]], handles: Any, launch: _Launch) -> bool:
+    launch.lanes = np.arange(launch.program, launch.program + len(programs), dtype=np.int32)
+    try:
+        done = trace.RECORDER.run_at_once(key, programs, handles)
+    finally:
+        launch.lanes = None
+    launch.program += len(programs) if done else 0
+    return done
 
 
 _atomic_launches: Counter[Any] = Counter()
@@ -543,6 +572,7 @@ def install() -> None:
     _watch_unfaithful()
     interp._get_np_dtype = _numpy_dtype
     trace.install()
+    lanes.count_with(_count)
     np.seterr(all="ignore")
 
 

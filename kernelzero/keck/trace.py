@@ -2,7 +2,8 @@
 
 The interpreter spends nine tenths of its time on types and shapes that are the same in every program of a launch and
 in every launch of the same signature. A trace keeps the builder's operations with their operands; replaying it sets
-new argument values and a new program index and runs the operations again. Where Python looked at a value (a branch, a
+new argument values and a new program index and runs the operations again, for many programs at once where that can be
+(lanes.py). Where Python looked at a value (a branch, a
 loop bound) the trace has a guard: if the value differs, the program is interpreted in full. A trace in which a guard
 comes after a store cannot be taken back half-way, so it is never replayed.
 """
@@ -16,8 +17,10 @@ import numpy as np
 import triton.language as tl
 import triton.runtime.interpreter as interp
 
+from kernelzero.keck import lanes
+
 _STORES = ("store", "atomic", "scatter", "print", "assert")
-_VARYING = (*_STORES, "program", "load", "poll", "cas", "rmw")
+_VARYING = (*_STORES, "program", "load")
 MAX_TRACES = 8
 """Traces kept per signature, one for each way that control flow went."""
 MAX_STEPS = 20_000
@@ -35,6 +38,10 @@ class Trace:
     """Argument name → its handle, whose data is replaced before a replay."""
     steps: list[tuple[Any, Any, Any, Any]] = field(default_factory=list)
     """(function, positional operands, keyword operands, result); a guard is (None, handle, None, value)."""
+    names: list[str] = field(default_factory=list)
+    """What the builder calls the operation of each step; "" for a guard."""
+    lanes: Any = None
+    """The trace for many programs at once, False where there is none."""
     replayable: bool = True
     stored: bool = False
     varying: set[int] = field(default_factory=set)
@@ -51,6 +58,7 @@ class Trace:
             return
         self.replayable &= not self.stored
         self.steps.append((None, handle, None, value))
+        self.names.append("")
 
     def add(self, name: str, function: Any, args: Any, kwargs: Any, result: Any) -> None:
         """The builder performed an operation."""
@@ -59,6 +67,7 @@ class Trace:
         if any(word in name for word in _VARYING) or self._depends((args[1:], kwargs)):
             self._mark(result)
             self.steps.append((function, args, kwargs, result))
+            self.names.append(name)
         else:
             self.constants.append((args, kwargs, result))
 
@@ -150,6 +159,29 @@ class Recorder:
                 traces.insert(0, self.current)
         finally:
             self.current, self.depth = None, 0
+
+    def at_once(self, key: Any) -> int:
+        """How many programs of this kind can be run at once; 0 where there is nothing to go by."""
+        traces = self._traces.get(key)
+        if not traces:
+            return 0
+        trace = traces[0]
+        if trace.lanes is None:
+            try:
+                trace.lanes = lanes.Lanes(trace)
+            except lanes.Unfit:
+                trace.lanes = False
+        return max(2, lanes.MOST_ELEMENTS // trace.lanes.largest) if trace.lanes else 0
+
+    def run_at_once(self, key: Any, programs: list[tuple[int, int, int]], handles: dict[str, Any]) -> bool:
+        """Whether all these programs were run; if not, nothing was stored."""
+        trace = self._traces[key][0]
+        try:
+            trace.lanes.run(programs, handles)
+        except lanes.GuardFailed:
+            trace.lanes = False
+            return False
+        return True
 
     def _replayed(self, traces: list[Trace], handles: dict[str, Any]) -> bool:
         for position, trace in enumerate(traces):
