@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from kernelzero.coldstart.rulebook.loops.expr import (
     BOOL,
@@ -13,19 +13,18 @@ from kernelzero.coldstart.rulebook.loops.expr import (
     NEUTRAL,
     Buffer,
     Expr,
-    children,
-    walk,
 )
-from kernelzero.coldstart.rulebook.loops.printer import Printer, bare, summed
+from kernelzero.coldstart.rulebook.loops.printer import Printer, bare, steady, summed
 from kernelzero.coldstart.rulebook.operators import CannotWrite
 
 SMALL = {"float16": ("at::Half", "__half2float", "__float2half"),
           "bfloat16": ("at::BFloat16", "__bfloat162float", "__float2bfloat16")}  # fmt: skip
 """16-bit dtype → torch's element type, conversions to and from float."""
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==",
-          "ne": "!=", "and": "&&", "or": "||"}  # fmt: skip
+          "ne": "!=", "and": "&&", "or": "||", "bitand": "&", "bitor": "|", "bitxor": "^"}  # fmt: skip
 _LEVELS = {"mul": 6, "div": 6, "floordiv": 6, "mod": 6, "sigmoid": 6, "add": 5, "sub": 5, "sum": 5, "lt": 4, "le": 4,
-           "gt": 4, "ge": 4, "eq": 3, "ne": 3, "and": 2, "or": 1, "where": 0, "max": 0, "min": 0}  # fmt: skip
+           "gt": 4, "ge": 4, "eq": 3, "ne": 3, "bitand": 2.7, "bitxor": 2.6, "bitor": 2.5, "and": 2, "or": 1,
+           "where": 0, "max": 0, "min": 0}  # fmt: skip
 """How tightly the operators bind that the operations are spelled with; all others are names and calls."""
 _SAME_NAME = (
     "exp log sqrt rsqrt sin cos tan tanh erf erfc exp2 log2 log10 log1p expm1 floor ceil trunc pow fmod atan atan2 "
@@ -174,7 +173,7 @@ class Cuda:
         condition = printer._text(mask)
         place = bare(printer._text(index))
         if len(place) > _LONG:
-            place = self._name(printer, index)
+            place = printer.named(index)
         filler = {FLOAT: float, INT: int, BOOL: bool}[buffer.kind](other)
         shown = bare(condition) if _LEVELS.get(mask.op, 9) else condition
         return f"{shown} ? {self.read(buffer, place)} : {literal(filler)}"
@@ -197,15 +196,6 @@ class Cuda:
         del printer.names[-1][node]
         return named[1]
 
-    def _name(self, printer: Printer, node: Expr) -> str:
-        text = printer._text(node)
-        if not text.isidentifier():
-            name = printer.fresh()
-            printer.line(self.assign(name, node.kind, text))
-            printer.bind(node, name)
-            return name
-        return text
-
     def read(self, buffer: Buffer, place: str) -> str:
         """An element of a buffer."""
         text = f"{self.pointers[buffer]}[{place}]"
@@ -214,8 +204,8 @@ class Cuda:
     def fold(self, printer: Printer, node: Expr) -> str:
         """Loops over the indices, one accumulator; what is the same in every round comes before them."""
         kind, loops, body = node.args
-        for inner in _steady(body, {name for name, _ in loops}, set()):
-            self._name(printer, inner)
+        for inner in steady(body, {name for name, _ in loops}, set()):
+            printer.named(inner)
         name = printer.fresh("acc")
         printer.line(f"float {name} = {neutral(kind, 'float')};")
         self._loops(printer, list(loops), kind, name, body)
@@ -253,21 +243,6 @@ class Cuda:
 
 def _negated(text: str) -> str:
     return f"-({text})" if text.startswith("-") else f"-{text}"
-
-
-def _steady(node: Expr, moving: set[str], seen: set[Expr]) -> Iterator[Expr]:
-    """The largest parts of a loop's body that use none of its indices and are worth a name before it."""
-    if node in seen:
-        return
-    seen.add(node)
-    if node.op in ("fold", "load", "floordiv", "mod") and not any(
-        n.op == "var" and n.args[0] in moving for n in walk(node)
-    ):
-        yield node
-        return
-    inside = moving | {name for name, _ in node.args[1]} if node.op == "fold" else moving
-    for child in children(node):
-        yield from _steady(child, inside, seen)
 
 
 def free_name(name: str, taken: Iterable[str]) -> str:

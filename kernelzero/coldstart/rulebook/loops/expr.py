@@ -6,6 +6,8 @@ indices; they are simplified while they are built, because shapes are known. Flo
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -305,6 +307,11 @@ def upper(value: Expr) -> float:
 # --- comparisons and choices -----------------------------------------------------------------------------------------
 
 
+_COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
+    "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge, "eq": operator.eq, "ne": operator.ne,
+}  # fmt: skip
+
+
 def compare(op: str, a: Operand, b: Operand) -> Expr:
     """lt, le, gt, ge, eq or ne."""
     a, b = const(a), const(b)
@@ -313,6 +320,8 @@ def compare(op: str, a: Operand, b: Operand) -> Expr:
     elif a.kind != b.kind:
         a, b = as_int(a), as_int(b)
     if a.kind == INT and b.op == "const":
+        if a.op == "const":
+            return const(_COMPARISONS[op](a.args[0], b.args[0]))
         if op == "lt" and upper(a) < b.args[0]:
             return const(True)
         if op == "ge" and b.args[0] <= 0 and not _may_be_negative(a):
@@ -329,11 +338,16 @@ def _may_be_negative(value: Expr) -> bool:
 def both(a: Operand | None, b: Operand | None) -> Expr:
     """a and b; None is true."""
     left, right = (const(True) if x is None else as_bool(x) for x in (a, b))
-    if left.constant is True:
+    if left.constant is True or right.constant is False:
         return right
-    if right.constant is True:
+    if right.constant is True or left.constant is False:
         return left
     return left if left == right else Expr("and", (left, right), BOOL)
+
+
+def conjuncts(condition: Expr) -> list[Expr]:
+    """The conditions that all have to hold."""
+    return [part for a in condition.args for part in conjuncts(a)] if condition.op == "and" else [condition]
 
 
 def where(condition: Operand, a: Operand, b: Operand) -> Expr:
@@ -439,7 +453,14 @@ def _rebuilt(node: Expr, visit: Callable[[Expr], Expr]) -> Expr:
         return floordiv(visit(node.args[0]), node.args[1])
     if node.op == "mod":
         return modulo(visit(node.args[0]), node.args[1])
+    if node.op in _SIMPLIFIED:
+        return _SIMPLIFIED[node.op](*(visit(a) for a in node.args))
     return Expr(node.op, tuple(visit(a) if isinstance(a, Expr) else a for a in node.args), node.kind)
+
+
+_SIMPLIFIED: dict[str, Callable[..., Expr]] = {
+    "and": both, "where": where, **{op: functools.partial(compare, op) for op in _COMPARISONS},
+}  # fmt: skip
 
 
 def substituted(value: Expr, names: dict[str, Expr]) -> Expr:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from kernelzero.coldstart.rulebook.graph import _init_lines
 from kernelzero.coldstart.rulebook.loops import cuda_text, triton_text
 from kernelzero.coldstart.rulebook.loops.explain import explain
@@ -23,11 +25,20 @@ def write_triton(source: str, variant: int = 0) -> str:
         kernels = [triton_text.write(k, name_of(k, n), variant) for n, k in enumerate(program.kernels)]
     except KeyError as error:
         raise CannotWrite(f"{error.args[0]} is not in Triton's rulebook") from None
-    helpers = [text for name, text in HELPERS.items() if any(name in k.text for k in kernels)]
+    helpers = _helpers("\n".join(k.text for k in kernels))
     parts = ["import torch\nimport torch.nn as nn\nimport triton\nimport triton.language as tl\n"]
     parts += [*helpers, *(k.text for k in kernels)]
     parts.append("\n".join(["class ModelNew(nn.Module):", *_constructor(source, model), *_forward(program, kernels)]))
     return "\n\n".join(parts) + "\n"
+
+
+def _helpers(kernels: str) -> list[str]:
+    """Device functions that kernels call, and those that these call, which come before them in HELPERS."""
+    needed: list[str] = []
+    for name, text in reversed(HELPERS.items()):
+        if re.search(rf"\b{name}\b", "\n".join([kernels, *needed])):
+            needed.insert(0, text)
+    return needed
 
 
 def write_cuda(source: str, variant: int = 0) -> str:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Protocol
 
-from kernelzero.coldstart.rulebook.loops.expr import Expr, children
+from kernelzero.coldstart.rulebook.loops.expr import Expr, children, walk
 
 _LONG = 64
 
@@ -108,6 +108,16 @@ class Printer:
         parts = [self._text(child) for child in children(node)]
         return self._named(node, self.language.spell(node, parts))
 
+    def named(self, node: Expr) -> str:
+        """The node's name; it gets one where it has none."""
+        text = self._text(node)
+        if text.isidentifier():
+            return text
+        name = self.fresh()
+        self.line(self.language.assign(name, node.kind, text))
+        self.bind(node, name)
+        return name
+
     def _named(self, node: Expr, text: str, always: bool = False) -> str:
         if not (always or self._uses[node] > 1 or len(text) > _LONG):
             return text
@@ -115,6 +125,21 @@ class Printer:
         self.line(self.language.assign(name, node.kind, text))
         self.bind(node, name)
         return name
+
+
+def steady(node: Expr, moving: set[str], seen: set[Expr]) -> Iterator[Expr]:
+    """The largest parts of a loop's body that use none of its indices and are worth a name before it."""
+    if node in seen:
+        return
+    seen.add(node)
+    if node.op in ("fold", "load", "floordiv", "mod") and not any(
+        n.op == "var" and n.args[0] in moving for n in walk(node)
+    ):
+        yield node
+        return
+    inside = moving | {name for name, _ in node.args[1]} if node.op == "fold" else moving
+    for child in children(node):
+        yield from steady(child, inside, seen)
 
 
 def summed(node: Expr, parts: list[str]) -> str:

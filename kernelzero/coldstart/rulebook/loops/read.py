@@ -20,6 +20,8 @@ from kernelzero.coldstart.rulebook.operators import CannotWrite
 from kernelzero.keck.values import tensors
 
 _DTYPES = ("float32", "float16", "bfloat16", "int64", "int32", "bool")
+_ON_THE_WAY = ("float64",)
+"""Dtypes that a value may have on the way to another: kernels compute in 32 bits."""
 
 
 def read(source: str) -> tuple[Program, Any]:
@@ -160,7 +162,7 @@ class _Reader:
         from kernelzero.coldstart.rulebook.loops.rules_layout import cast
 
         dtype = str(out.dtype).removeprefix("torch.")
-        if dtype not in _DTYPES:
+        if dtype not in _DTYPES + _ON_THE_WAY:
             raise CannotWrite(f"values of dtype {dtype}")
         return cast(self.scheduler, value, dtype)
 
@@ -258,10 +260,16 @@ _SPELLED = {
     "__isub__": "sub", "__mul__": "mul", "__rmul__": "mul", "__imul__": "mul", "__truediv__": "div",
     "__itruediv__": "div", "__rtruediv__": "rdiv", "__rdiv__": "rdiv", "__div__": "div", "__pow__": "pow",
     "__rpow__": "rpow", "__neg__": "neg", "__matmul__": "matmul", "__rmatmul__": "rmatmul", "__lt__": "lt",
-    "__le__": "le", "__gt__": "gt", "__ge__": "ge", "__eq__": "eq", "__ne__": "ne", "__and__": "and_",
-    "__or__": "or_", "__invert__": "logical_not", "__getitem__": "getitem", "__floordiv__": "floor_divide",
+    "__le__": "le", "__gt__": "gt", "__ge__": "ge", "__eq__": "eq", "__ne__": "ne", "__and__": "bitwise_and",
+    "__or__": "bitwise_or", "__xor__": "bitwise_xor", "__rand__": "bitwise_and", "__ror__": "bitwise_or",
+    "__rxor__": "bitwise_xor", "__iand__": "bitwise_and", "__ior__": "bitwise_or", "__invert__": "bitwise_not",
+    "__getitem__": "getitem", "__floordiv__": "floor_divide",
     "__mod__": "remainder", "__abs__": "abs", "data": "detach",
 }  # fmt: skip
+
+
+_TWO_ORDERS = frozenset(("batch_norm", "instance_norm"))
+"""Functions of torch and of F that have one name, and their arguments in two orders."""
 
 
 def _name_of(func: Any) -> str:
@@ -269,6 +277,8 @@ def _name_of(func: Any) -> str:
     name = str(getattr(func, "__name__", func))
     if name == "__get__":
         name = str(getattr(getattr(func, "__self__", None), "__name__", name))
+    if name in _TWO_ORDERS and getattr(func, "__module__", None) != "torch.nn.functional":
+        return f"torch.{name}"
     return _SPELLED.get(name, name)
 
 

@@ -18,7 +18,8 @@ from kernelzero.coldstart.rulebook.loops.value import At, Elements, Index, Rows,
 from kernelzero.coldstart.rulebook.operators import CannotWrite
 
 FAMILIES = (
-    "pointwise", "reductions", "norms", "products", "layout", "convolutions", "pooling", "gathers", "losses",
+    "pointwise", "special", "reductions", "lengths", "norms", "products", "layout", "convolutions", "pooling",
+    "gathers", "losses",
 )  # fmt: skip
 """Modules with rules."""
 _SHORT_ROW, _TINY_ROW = 32, 4
@@ -37,6 +38,12 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
         return function
 
     return register
+
+
+def also(name: str, *others: str) -> None:
+    """Further names of a rule that is registered."""
+    for other in others:
+        _rules[other] = _rules[name]
 
 
 @functools.cache

@@ -5,8 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from kernelzero.coldstart.rulebook.loops.expr import Expr, add, as_kind, const, flat, kind_of, modulo, unflat, where
-from kernelzero.coldstart.rulebook.loops.rules import promoted, require, rule
+from kernelzero.coldstart.rulebook.loops.expr import (
+    Expr,
+    add,
+    as_kind,
+    compare,
+    const,
+    flat,
+    kind_of,
+    modulo,
+    unflat,
+    where,
+)
+from kernelzero.coldstart.rulebook.loops.rules import promoted, require, rule, table
 from kernelzero.coldstart.rulebook.loops.schedule import Scheduler
 from kernelzero.coldstart.rulebook.loops.value import Index, Value, size
 
@@ -221,7 +232,22 @@ def chunk(s: Scheduler, input: Value, chunks: int, dim: int = 0) -> tuple[Value,
     return split(s, input, -(-extent // chunks), dim)  # type: ignore[no-any-return]
 
 
-@rule("split", "split_with_sizes", "tensor_split")
+@rule("tensor_split")
+def tensor_split(s: Scheduler, input: Value, indices_or_sections: Any, dim: int = 0) -> tuple[Value, ...]:
+    """So many parts, the first ones longer by one where it does not come out even; or parts that begin at places."""
+    require(not isinstance(indices_or_sections, Value), "tensor_split by a tensor")
+    extent = input.shape[dim % len(input.shape)]
+    if isinstance(indices_or_sections, int):
+        each, more = divmod(extent, indices_or_sections)
+        lengths = [each + (k < more) for k in range(indices_or_sections)]
+    else:
+        ends = [max(0, min(extent, p + extent if p < 0 else p)) for p in indices_or_sections]
+        lengths = [max(0, b - a) for a, b in zip([0, *ends], [*ends, extent], strict=True)]
+    require(min(lengths) > 0, "tensor_split with empty parts")
+    return split(s, input, lengths, dim)  # type: ignore[no-any-return]
+
+
+@rule("split", "split_with_sizes")
 def split(s: Scheduler, input: Value, split_size_or_sections: Any, dim: int = 0) -> tuple[Value, ...]:
     """Parts of given lengths."""
     d = dim % len(input.shape)
@@ -285,10 +311,22 @@ def vstack(s: Scheduler, tensors: Sequence[Value]) -> Value:
     return cat(s, [unsqueeze(s, v, 0) if len(v.shape) == 1 else v for v in tensors], 0)  # type: ignore[no-any-return]
 
 
-@rule("flip", "fliplr", "flipud")
-def flip(s: Scheduler, input: Value, *dims: Any) -> Value:
+@rule("fliplr")
+def fliplr(s: Scheduler, input: Value) -> Value:
+    """Backwards from left to right, which is dimension 1."""
+    return flip(s, input, 1)  # type: ignore[no-any-return]
+
+
+@rule("flipud")
+def flipud(s: Scheduler, input: Value) -> Value:
+    """Backwards from top to bottom, which is dimension 0."""
+    return flip(s, input, 0)  # type: ignore[no-any-return]
+
+
+@rule("flip")
+def flip(s: Scheduler, input: Value, *given: Any, dims: Any = ()) -> Value:
     """Backwards along dimensions."""
-    chosen = {d % len(input.shape) for d in _ints(dims)}
+    chosen = {d % len(input.shape) for d in _ints(given or [dims])}
 
     def at(i: Index) -> Expr:
         return input.at(
@@ -337,16 +375,54 @@ def _zero(value: Value) -> Expr:
     return as_kind(0, value.kind)
 
 
-@rule("diagonal", "diag")
+@rule("diagonal")
 def diagonal(s: Scheduler, input: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
-    """A diagonal of a matrix."""
-    require(len(input.shape) == 2 and offset == 0, "diagonal of anything but a matrix")
-    count = min(input.shape)
-    return s.cheap((count,), input.dtype, lambda i: input.at((i[0], i[0])), "diagonal", [input])
+    """A diagonal of two dimensions, as the last one."""
+    a, b = dim1 % len(input.shape), dim2 % len(input.shape)
+    down, right = max(-offset, 0), max(offset, 0)
+    count = min(input.shape[a] - down, input.shape[b] - right)
+    require(count > 0, "a diagonal without elements")
+
+    def at(i: Index) -> Expr:
+        others = iter(i)
+        ends = {a: i[-1] + down, b: i[-1] + right}
+        return input.at(tuple(ends[d] if d in ends else next(others) for d in range(len(input.shape))))
+
+    kept = tuple(n for d, n in enumerate(input.shape) if d not in (a, b))
+    return s.cheap((*kept, count), input.dtype, at, "diagonal", [input])
+
+
+@rule("linalg_diagonal")
+def linalg_diagonal(s: Scheduler, A: Value, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Value:
+    """Diagonals of matrices."""
+    return diagonal(s, A, offset, dim1, dim2)  # type: ignore[no-any-return]
+
+
+@rule("diag")
+def diag(s: Scheduler, input: Value, diagonal: int = 0) -> Value:
+    """A diagonal of a matrix, or a matrix with a vector as its diagonal."""
+    if len(input.shape) == 1:
+        return diag_embed(s, input, diagonal)  # type: ignore[no-any-return]
+    return table()["diagonal"](s, input, diagonal)  # type: ignore[no-any-return]
+
+
+@rule("diag_embed")
+def diag_embed(s: Scheduler, input: Value, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Value:
+    """Matrices with vectors as their diagonals."""
+    require((dim1, dim2) == (-2, -1), "diag_embed to other dimensions")
+    extent, down = input.shape[-1], max(-offset, 0)
+    side = extent + abs(offset)
+
+    def at(i: Index) -> Expr:
+        here = compare("eq", i[-1] - i[-2], offset)
+        return where(here, input.at((*i[:-2], guarded(i[-2] - down, extent))), _zero(input))
+
+    return s.cheap((*input.shape[:-1], side, side), input.dtype, at, "diag_embed", [input])
 
 
 _DTYPES = {
     "float": "float32",
+    "double": "float64",
     "half": "float16",
     "bfloat16": "bfloat16",
     "long": "int64",

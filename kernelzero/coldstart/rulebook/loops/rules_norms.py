@@ -80,6 +80,7 @@ def layer_norm(
     weight: Value | None = None,
     bias: Value | None = None,
     eps: float = 1e-5,
+    cudnn_enable: bool = True,
 ) -> Value:
     """Layer norm."""
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
@@ -132,6 +133,23 @@ def batch_norm(
     return s.cheap(input.shape, input.dtype, at, "batch_norm", [input])
 
 
+@rule("torch.batch_norm")
+def torch_batch_norm(
+    s: Scheduler,
+    input: Value,
+    weight: Value | None,
+    bias: Value | None,
+    running_mean: Value | None,
+    running_var: Value | None,
+    training: bool,
+    momentum: Any,
+    eps: float,
+    cudnn_enabled: bool,
+) -> Value:
+    """The same with arguments in torch's order."""
+    return batch_norm(s, input, running_mean, running_var, weight, bias, training, momentum, eps)  # type: ignore[no-any-return]
+
+
 @rule("group_norm")
 def group_norm(
     s: Scheduler,
@@ -140,6 +158,7 @@ def group_norm(
     weight: Value | None = None,
     bias: Value | None = None,
     eps: float = 1e-5,
+    cudnn_enabled: bool = True,
 ) -> Value:
     """Normalised over groups of channels: as a space (batch, group, channel in it, …)."""
     batch, channels, *rest = input.shape
@@ -182,6 +201,23 @@ def instance_norm(
     require(use_input_stats, "instance_norm with kept statistics")
     dims = tuple(range(2, len(input.shape)))
     return normalised(s, "instance_norm", input, dims, eps, _of_channel(weight), _of_channel(bias))
+
+
+@rule("torch.instance_norm")
+def torch_instance_norm(
+    s: Scheduler,
+    input: Value,
+    weight: Value | None,
+    bias: Value | None,
+    running_mean: Value | None,
+    running_var: Value | None,
+    use_input_stats: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool,
+) -> Value:
+    """The same with arguments in torch's order."""
+    return instance_norm(s, input, running_mean, running_var, weight, bias, use_input_stats, momentum, eps)  # type: ignore[no-any-return]
 
 
 @rule("normalize")

@@ -82,7 +82,7 @@ def _parts(core: Product, index: Index) -> tuple[Index, Index, Index]:
     return found[0], found[1], found[2]
 
 
-@rule("matmul", "mm", "bmm", "__matmul__", "mv", "dot", "vdot", "inner")
+@rule("matmul", "mm", "bmm", "__matmul__", "mv", "dot", "vdot", "linalg_matmul")
 def matmul(s: Scheduler, input: Value, other: Value) -> Value:
     """torch.matmul with its rules of broadcasting."""
     require(kind_of(input.dtype) == "f" and kind_of(other.dtype) == "f", "matmul of integers")
@@ -142,10 +142,26 @@ def _scaled_sum(s: Scheduler, name: str, input: Value, product: Value, beta: flo
     return pointwise(s, name, lambda c, p: as_float(c) * float(beta) + as_float(p) * float(alpha), input, product)
 
 
-@rule("addmm", "baddbmm", "addmv", "addbmm")
+@rule("addmm", "baddbmm", "addmv")
 def addmm(s: Scheduler, input: Value, mat1: Value, mat2: Value, *, beta: float = 1, alpha: float = 1) -> Value:
     """βC + αAB."""
     return _scaled_sum(s, "addmm", input, matmul(s, mat1, mat2), beta, alpha)
+
+
+@rule("addbmm")
+def addbmm(s: Scheduler, input: Value, batch1: Value, batch2: Value, *, beta: float = 1, alpha: float = 1) -> Value:
+    """βC + αΣ A B over the batch: one product whose sum runs over the batch as well."""
+    return _scaled_sum(s, "addbmm", input, einsum(s, "bij,bjk->ik", batch1, batch2), beta, alpha)
+
+
+@rule("inner")
+def inner(s: Scheduler, input: Value, other: Value) -> Value:
+    """Sums of products along the last dimensions of both."""
+    if not input.shape or not other.shape:
+        return pointwise(s, "mul", lambda x, y: as_float(x) * y, input, other)
+    if len(input.shape) == len(other.shape) == 1:
+        return matmul(s, input, other)  # type: ignore[no-any-return]
+    return tensordot(s, input, other, dims=([-1], [-1]))  # type: ignore[no-any-return]
 
 
 @rule("outer", "ger")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 from kernelzero.coldstart.rulebook.loops.expr import (
@@ -96,11 +95,18 @@ def _in_two_steps(
     return reshape(s, whole, *(1 if d in dims else n for d, n in enumerate(x.shape)))  # type: ignore[no-any-return]
 
 
-@rule("sum", "nansum")
+@rule("sum")
 def sum_(s: Scheduler, input: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
     """Sum."""
     _float_input(input, "sum")
     return folded(s, "sum", "sum", input, dim, keepdim)
+
+
+@rule("nansum")
+def nansum(s: Scheduler, input: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
+    """Sum of what is a number."""
+    _float_input(input, "nansum")
+    return folded(s, "nansum", "sum", input, dim, keepdim, change=lambda e: where(compare("eq", e, e), e, 0.0))
 
 
 @rule("mean")
@@ -269,38 +275,6 @@ def logsumexp(s: Scheduler, input: Value, dim: Any, keepdim: bool = False) -> Va
     )  # fmt: skip
 
 
-@rule("norm", "vector_norm", "linalg_vector_norm", "linalg_norm", "matrix_norm")
-def norm(
-    s: Scheduler,
-    input: Value,
-    p: Any = 2,
-    dim: Any = None,
-    keepdim: bool = False,
-    dtype: Any = None,
-    *,
-    ord: Any = None,
-) -> Value:
-    """Norm of vectors."""
-    order = 2.0 if p in ("fro", None) else float(p if ord is None else ord)
-    if math.isinf(order):
-        kind = "max" if order > 0 else "min"
-        return folded(s, "norm", kind, input, dim, keepdim, change=lambda e: function("abs", e))
-    if order == 1.0:
-        return folded(s, "norm", "sum", input, dim, keepdim, change=lambda e: function("abs", e))
-    if order == 2.0:
-        return folded(s, "norm", "sum", input, dim, keepdim, change=_squared, after=lambda e: function("sqrt", e))
-    require(order > 0, f"norm of order {order}")
-    return folded(
-        s, "norm", "sum", input, dim, keepdim,
-        change=lambda e: _power(function("abs", e), order),
-        after=lambda e: function("exp2", function("log2", e) / order),
-    )  # fmt: skip
-
-
-def _power(x: Expr, order: float) -> Expr:
-    return where(compare("eq", x, 0.0), 0.0, function("exp2", order * function("log2", x)))
-
-
 def _truth(s: Scheduler, name: str, kind: str, x: Value, dim: Any, keepdim: bool) -> Value:
     dims = dims_of(dim, len(x.shape))
     return rows(
@@ -390,14 +364,6 @@ def nanmean(s: Scheduler, input: Value, dim: Any = None, keepdim: bool = False) 
         per_row=True,
         keepdim=keepdim,
     )
-
-
-@rule("dist")
-def dist(s: Scheduler, input: Value, other: Value, p: float = 2) -> Value:
-    """Norm of a difference."""
-    from kernelzero.coldstart.rulebook.loops.rules_pointwise import sub
-
-    return norm(s, sub(s, input, other), p)  # type: ignore[no-any-return]
 
 
 @rule("trace")

@@ -31,6 +31,7 @@ from kernelzero.coldstart.rulebook.loops.value import (
     size,
     stored,
 )
+from kernelzero.coldstart.rulebook.operators import CannotWrite
 
 _LARGE_EXPRESSION = 24
 """Expressions with more nodes are not computed twice."""
@@ -96,6 +97,8 @@ class Scheduler:
 
     def finish(self, outputs: Sequence[Value], is_tuple: bool) -> Program:
         """Store what is returned."""
+        if any(value.dtype == "float64" for value in outputs):
+            raise CannotWrite("an output of dtype float64")
         self.program.outputs = [self._store(value) for value in outputs]
         self.program.is_tuple = is_tuple
         return self.program
@@ -173,7 +176,9 @@ class Scheduler:
         if expression.op != "load" or expression.args[2] is not None or expression.args[1] != flat(index, value.shape):
             return None
         buffer = expression.args[0]
-        if size(buffer.shape) != size(value.shape) or buffer not in [k.out for k in self.program.kernels]:
+        if (size(buffer.shape), buffer.dtype) != (size(value.shape), value.dtype):
+            return None
+        if buffer not in [k.out for k in self.program.kernels]:
             return None
         if buffer.shape == value.shape:
             return buffer
@@ -184,6 +189,7 @@ class Scheduler:
     def _emit(
         self, name: str, core: Core, shape: Sequence[int], dtype: str, epilogue: At | None, operators: tuple[str, ...]
     ) -> Buffer:
+        dtype = "float32" if dtype == "float64" else dtype  # kernels compute in 32 bits
         taken = {b.name for b in (*self.program.inputs, *self.program.parameters)}
         stem = f"t{len(self.program.kernels)}"
         buffer = Buffer(f"{stem}_" if stem in taken else stem, tuple(shape), dtype)

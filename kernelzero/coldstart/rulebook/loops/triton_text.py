@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from kernelzero.coldstart.rulebook.loops.expr import (
     FLOAT,
     NEUTRAL,
+    Buffer,
     Expr,
     bounded,
+    conjuncts,
     flat,
     unflat,
     walk,
 )
-from kernelzero.coldstart.rulebook.loops.printer import Printer, bare, summed
+from kernelzero.coldstart.rulebook.loops.printer import Printer, bare, steady, summed
 from kernelzero.coldstart.rulebook.loops.value import (
     Elements,
     Kernel,
@@ -27,11 +29,16 @@ from kernelzero.coldstart.rulebook.loops.value import (
 
 MAX_BLOCK = 8192
 """Longest row that one program holds at once."""
+_TENSORS = ("i", "j", "m", "n", "k", "row", "z")
+"""Indices that are no variables of loops."""
+_LONG_MASK = 48
+"""Masks with more letters get a name of their own."""
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==",
-          "ne": "!=", "and": "&", "or": "|"}  # fmt: skip
+          "ne": "!=", "and": "&", "or": "|", "bitand": "&", "bitor": "|", "bitxor": "^"}  # fmt: skip
 _CALLS = {"max": "tl.maximum", "min": "tl.minimum", "exp": "tl.exp", "log": "tl.log", "sqrt": "tl.sqrt",
           "rsqrt": "tl.rsqrt", "sin": "tl.sin", "cos": "tl.cos", "erf": "tl.erf", "abs": "tl.abs",
           "floor": "tl.floor", "ceil": "tl.ceil", "exp2": "tl.exp2", "log2": "tl.log2", "sigmoid": "tl.sigmoid",
+          "atan": "_atan", "atan2": "_atan2", "copysign": "_copysign",
           }  # fmt: skip
 _COMPOSED = {"tanh": "(2.0 * tl.sigmoid(2.0 * ({0})) - 1.0)", "log1p": "tl.log(1.0 + ({0}))",
              "expm1": "(tl.exp({0}) - 1.0)"}  # fmt: skip
@@ -75,11 +82,9 @@ class Triton:
         if node.op in ("floordiv", "mod"):
             return f"({parts[0]} {'//' if node.op == 'floordiv' else '%'} {node.args[1]})"
         if node.op == "where":
-            return f"tl.where({parts[0]}, {parts[1]}, {parts[2]})"
+            return f"tl.where({', '.join(map(bare, parts))})"
         if node.op == "cast":
-            if node.args[0].op == "var" or node.args[0].kind != node.kind:
-                return f"({parts[0]}).to({'tl.float32' if node.kind == FLOAT else 'tl.int32'})"
-            return parts[0]
+            return self._cast(node, parts[0])
         if node.op in ("neg", "not"):
             return f"(-{parts[0]})" if node.op == "neg" else f"(~{parts[0]})"
         if node.op == "stage":
@@ -87,28 +92,69 @@ class Triton:
         if node.op in _COMPOSED:
             return _COMPOSED[node.op].format(bare(parts[0]))
         if node.op in _CALLS:
-            return f"{_CALLS[node.op]}({', '.join(parts)})"
+            return f"{_CALLS[node.op]}({', '.join(map(bare, parts))})"
         raise KeyError(node.op)
+
+    def _cast(self, node: Expr, text: str) -> str:
+        inner = node.args[0]
+        dtype = "tl.float32" if node.kind == FLOAT else "tl.int32"
+        if all(n.op == "sum" or (n.op == "var" and n.args[0] not in _TENSORS) for n in walk(inner)):
+            return f"tl.full([BLOCK], {bare(text)}, {dtype})"  # a loop's variable has no type of its own
+        if inner.op != "var" and inner.kind == node.kind:
+            return text
+        return f"{text if text.isidentifier() else f'({bare(text)})'}.to({dtype})"
 
     def load(self, printer: Printer, node: Expr) -> str:
         """A read; lanes that are not there or must not read get the other value."""
         buffer, index, mask, other = node.args
-        spread = any(n.op == "var" and n.args[0] in self.lanes for n in walk(index))
-        own = printer._text(mask) if mask is not None else ""
-        masks = [m for m in (self.mask if spread else "", own) if m]
-        place = printer._text(index)
-        inside = f"{buffer.name}_ptr + {bare(place)}"
-        if masks:
-            filler = self.constant(float(other)) if buffer.kind == FLOAT else repr(int(other))
-            inside += f", mask={' & '.join(masks)}, other={filler}"
+        parts = conjuncts(mask) if mask is not None else []
+        spread = self._varies(index)
+        moving = [part for part in parts if self._varies(part)]
+        steady = [part for part in parts if part not in moving]
+        if spread or not moving:
+            return self._read(printer, buffer, index, self._mask(printer, spread, moving, steady), other)
+        # All lanes read one place: what differs between them chooses after it.
+        inside = " & ".join(map(printer._text, moving))
+        text = self._read(printer, buffer, index, self._mask(printer, False, [], steady), other)
+        return f"tl.where({inside}, {text}, {self._filler(buffer, other, as_bool=True)})"
+
+    def _read(self, printer: Printer, buffer: Buffer, index: Expr, mask: str, other: float) -> str:
+        inside = f"{buffer.name}_ptr + {bare(printer._text(index))}"
+        if len(mask) > _LONG_MASK:
+            name = printer.fresh("valid")
+            printer.line(f"{name} = {mask}")
+            mask = name
+        if mask:
+            inside += f", mask={mask}, other={self._filler(buffer, other)}"
         text = f"tl.load({inside})"
         if buffer.kind == FLOAT and buffer.dtype != "float32":
             return text + ".to(tl.float32)"
         return f"({text} != 0)" if buffer.dtype == "bool" else text
 
+    def _filler(self, buffer: Buffer, other: float, as_bool: bool = False) -> str:
+        if buffer.kind == FLOAT:
+            return self.constant(float(other))
+        return repr(bool(other) if as_bool and buffer.dtype == "bool" else int(other))
+
+    def _varies(self, node: Expr) -> bool:
+        """Whether it differs from lane to lane."""
+        return any(n.op == "var" and n.args[0] in self.lanes for n in walk(node))
+
+    def _mask(self, printer: Printer, spread: bool, moving: list[Expr], steady: list[Expr]) -> str:
+        """The mask of a read, "" for none. Conditions are those that differ from lane to lane and the others."""
+        lanes = [self.mask] if spread and self.mask else []
+        lanes += [printer._text(part) for part in moving]
+        same = [printer._text(part) for part in steady]
+        if not lanes or not same:
+            return " & ".join(lanes or same)
+        # Chosen by, not joined with &: Triton's interpreter makes numbers of a condition that it spreads over lanes.
+        return f"tl.where({' & '.join(same)}, {' & '.join(lanes)}, False)"
+
     def fold(self, printer: Printer, node: Expr) -> str:
         """Loops over the indices, one accumulator."""
         kind, loops, body = node.args
+        for inner in steady(body, {name for name, _ in loops}, set()):
+            printer.named(inner)  # what is the same in every round comes before them
         name = printer.fresh("acc")
         # Of the lanes' shape from the start: a loop may not change the type of what it carries.
         printer.line(f"{name} = tl.full([BLOCK], {self.constant(NEUTRAL[kind])}, tl.float32)")
@@ -177,13 +223,14 @@ def _rows(kernel: Kernel, core: Rows, name: str, variant: int) -> Written:
     out_index = core.out(index)
     stored = kernel.stores(out_index, core.final(index))
     place = flat(out_index, kernel.out.shape)
-    printer = Printer(Triton("" if block == length and block == whole else "mask"))
-    printer.line("row = tl.program_id(0)")
     bodies = [stage.at(index) for stage in core.stages]
+    masked = block != length or _needs_mask(stored, bodies)
+    printer = Printer(Triton("mask" if masked else ""))
+    printer.line("row = tl.program_id(0)")
     if block >= length:
-        _lanes(printer, length, block, "tl.arange(0, BLOCK)")
+        _lanes(printer, length, block, "tl.arange(0, BLOCK)", masked)
         for stage, body in zip(core.stages, bodies, strict=True):
-            _one_pass(printer, stage.name, stage.fold, body, stage.kind, block == length)
+            _one_pass(printer, stage.name, stage.fold, body, stage.kind, not masked)
         _store_row(printer, core, stored, place)
     else:
         _many_passes(printer, core, bodies, length, stored, place)
@@ -196,9 +243,15 @@ def _rows(kernel: Kernel, core: Rows, name: str, variant: int) -> Written:
     return _written(name, printer, [stored, *bodies], ["BLOCK: tl.constexpr"], f"({rows},)", arguments)
 
 
-def _lanes(printer: Printer, length: int, block: int, text: str) -> None:
+def _needs_mask(stored: Expr, bodies: list[Expr]) -> bool:
+    """Whether lanes differ by more than their place: reads under conditions, or folds of what is the same in all."""
+    reads = any(n.op == "load" and n.args[2] is not None for e in (stored, *bodies) for n in walk(e))
+    return reads or not all(any(n.op == "var" and n.args[0] == "j" for n in walk(body)) for body in bodies)
+
+
+def _lanes(printer: Printer, length: int, block: int, text: str, masked: bool = False) -> None:
     printer.line(f"j = {text}")
-    if length % block:
+    if length % block or masked:
         printer.line(f"mask = j < {length}")
     else:
         printer.line("mask = j >= 0") if block < length else None
@@ -282,6 +335,7 @@ def _product(kernel: Kernel, core: Product, name: str, variant: int) -> Written:
             printer.line(f"{target}_mask = {mask}")
             printer.language = Triton(f"{target}_mask")
             if value.op == "load":
+                printer._count_uses(value)
                 printer.line(f"{target} = {printer.language.load(printer, value)}")
             else:
                 printer.line(f"{target} = tl.where({target}_mask, {printer.value(value)}, 0.0)")
@@ -311,7 +365,7 @@ def _scan(kernel: Kernel, core: Scan, name: str) -> Written:
     printer.line("row = tl.program_id(0)")
     printer.line("j = tl.arange(0, BLOCK)")
     printer.line(f"mask = j < {length}")
-    guarded = _guarded(core.fold, FLOAT, printer.value(body), block == length)
+    guarded = _guarded(core.fold, FLOAT, printer.value(body), block == length and not _needs_mask(body, [body]))
     call = {"sum": f"tl.cumsum({guarded}, axis=0)", "prod": f"tl.cumprod({guarded}, axis=0)"}
     scan = call.get(core.fold) or f"tl.associative_scan({guarded}, 0, _{core.fold})"
     printer.line(f"running = {scan}")
@@ -323,6 +377,30 @@ def _scan(kernel: Kernel, core: Scan, name: str) -> Written:
 
 
 HELPERS = {
+    "_atan": """@triton.jit
+def _atan(x):
+    # A polynomial where |x| <= 1; atan(x) + atan(1 / x) is a right angle.
+    size = tl.abs(x)
+    t = tl.where(size > 1.0, 1.0 / tl.maximum(size, 1.0), size)
+    s = t * t
+    p = 0.0994275745 + s * (-0.0599046919 + s * (0.0245571074 - s * 0.00478045053))
+    p = t * (0.999999911 + s * (-0.333320935 + s * (0.19971375 + s * (-0.140294192 + s * p))))
+    angle = tl.where(size > 1.0, 1.5707963267948966 - p, p)
+    return tl.where(x < 0.0, -angle, angle)
+""",
+    "_copysign": """@triton.jit
+def _copysign(x, y):
+    # The first bit of a float is its sign, of zeros too.
+    return tl.where(y.to(tl.int32, bitcast=True) < 0, -tl.abs(x), tl.abs(x))
+""",
+    "_atan2": """@triton.jit
+def _atan2(y, x):
+    # The angle in the first quadrant, then in that of the point (x, y); zeros have signs too.
+    at_zero = (x == 0.0) & (y == 0.0)
+    angle = _atan(tl.abs(y) / tl.where(at_zero, 1.0, tl.abs(x)))
+    angle = tl.where(_copysign(1.0, x) < 0.0, 3.141592653589793 - angle, angle)
+    return _copysign(angle, y)
+""",
     "_multiply": "@triton.jit\ndef _multiply(a, b):\n    return a * b\n",
     "_max": "@triton.jit\ndef _max(a, b):\n    return tl.maximum(a, b)\n",
     "_min": "@triton.jit\ndef _min(a, b):\n    return tl.minimum(a, b)\n",
