@@ -567,6 +567,7 @@ def install() -> None:
     jit.JITFunction.__call__ = _call_device_function
     triton.jit = jit.jit = _keck_jit
     interp.InterpreterBuilder.create_print = lambda *_, **__: None
+    _compare_as_int1()
     _watch_memory()
     _watch_arithmetic()
     _watch_unfaithful()
@@ -611,6 +612,17 @@ def _wrap(owner: type, name: str, before: Any) -> None:
         return original(self, *args, **kwargs)
 
     setattr(owner, name, wrapped)
+
+
+def _compare_as_int1() -> None:
+    """The interpreter's comparisons keep the type of what they compare; a scalar's become numbers when it is spread."""
+    for name in [n for n in dir(interp.InterpreterBuilder) if n.startswith(("create_icmp", "create_fcmp"))]:
+        original = getattr(interp.InterpreterBuilder, name)
+
+        def compared(self: Any, *args: Any, _original: Any = original) -> Any:
+            return interp.TensorHandle(_original(self, *args).data, tl.int1)
+
+        setattr(interp.InterpreterBuilder, name, compared)
 
 
 def _take_numbers_for_masks(owner: type, name: str, place: int) -> None:
