@@ -105,6 +105,7 @@ def _commands(facts: dict[str, Any]) -> dict[str, str]:
         "extract": "ready",
         "apis": "ready",
         "bench": judge or nano or "ready",
+        "coldstart": judge or train or ("ready" if facts["gpus"] else "ready; CUDA kernels cannot be verified here"),
         "coevolve": judge or train or nano or "ready",
         "report": "ready",
         "nano build": judge or train or ("ready" if facts["gpus"] else "ready; hours without a GPU"),
