@@ -103,23 +103,20 @@ def _tensor_difference(actual: Any, expected: torch.Tensor, criterion: Criterion
     if not expected.dtype.is_floating_point:
         wrong = actual != expected
         return _report(wrong, actual, expected, where, "differ (compared exactly)")
-    tolerances = criterion.tolerances(expected.dtype)
-    if _clearly_agrees(actual, expected, criterion, tolerances):
+    atol, rtol = criterion.tolerances(expected.dtype)
+    atol *= scale_of(expected) if criterion.scaled else 1.0
+    if _clearly_agrees(actual, expected, atol, rtol):
         return None
     rounding = torch.nan_to_num((wide.double() - expected.double()).abs(), posinf=0.0) if _fits(wide, expected) else 0.0
-    return _float_difference(actual.double(), expected.double(), criterion, where, tolerances, rounding)
+    return _float_difference(actual.double(), expected.double(), criterion, where, (atol, rtol), rounding)
 
 
 _CLEARLY = 0.999
 """Of the tolerance, for arithmetic in 32 bits: what it calls close is close in 64 bits too."""
 
 
-def _clearly_agrees(
-    actual: torch.Tensor, expected: torch.Tensor, criterion: Criterion, tolerances: tuple[float, float]
-) -> bool:
+def _clearly_agrees(actual: torch.Tensor, expected: torch.Tensor, atol: float, rtol: float) -> bool:
     """Whether all elements are finite and well within the tolerance: one look, for answers that are mostly right."""
-    atol, rtol = tolerances
-    atol *= scale_of(expected) if criterion.scaled else 1.0
     due = expected if expected.dtype.itemsize >= 4 else expected.float()
     gap = (actual.to(due.dtype) - due).abs_()
     # Infinity is not less than infinity, and NaN than nothing.
@@ -144,7 +141,6 @@ def _float_difference(
     infinite = torch.isinf(expected) | torch.isinf(actual)
     wrong = infinite & (actual != expected)
     atol, rtol = tolerances
-    atol *= scale_of(expected) if criterion.scaled else 1.0
     finite = ~infinite & ~nan
     gap = torch.where(finite, actual - expected, torch.zeros_like(actual)).abs()
     wrong |= finite & (gap > atol + rtol * expected.abs() + rounding)

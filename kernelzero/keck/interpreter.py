@@ -102,7 +102,7 @@ class _Launch:
         """Check and count one masked load or store."""
         itemsize = interp._get_np_dtype(pointers.get_element_ty()).itemsize
         shape = np.broadcast(pointers.data, mask.data).shape
-        chosen = np.broadcast_to(mask.data, shape).astype(bool, copy=False)
+        chosen = np.broadcast_to(mask.data, shape)
         addresses = np.broadcast_to(pointers.data, shape)[chosen]
         if addresses.size == 0:
             return
@@ -625,19 +625,6 @@ def _compare_as_int1() -> None:
         setattr(interp.InterpreterBuilder, name, compared)
 
 
-def _take_numbers_for_masks(owner: type, name: str, place: int) -> None:
-    """A mask that was combined with a condition on a loop's number has integers here: such a condition is Python's."""
-    original = getattr(owner, name)
-
-    def masked(self: Any, *args: Any, **kwargs: Any) -> Any:
-        mask = args[place] if len(args) > place else None
-        if mask is not None and mask.data.dtype != np.bool_:
-            args = (*args[:place], interp.TensorHandle(mask.data != 0, tl.int1), *args[place + 1 :])
-        return original(self, *args, **kwargs)
-
-    setattr(owner, name, masked)
-
-
 def _watch_memory() -> None:
     builder = interp.InterpreterBuilder
 
@@ -661,8 +648,6 @@ def _watch_memory() -> None:
             everywhere = interp.TensorHandle(np.ones_like(pointers.data, dtype=bool), tl.int1)
             _launch.access(pointers, everywhere, is_store=True)
 
-    for name, place in (("create_masked_load", 1), ("create_masked_store", 2), ("create_atomic_rmw", 3)):
-        _take_numbers_for_masks(builder, name, place)
     _wrap(builder, "create_masked_load", on_load)
     _wrap(builder, "create_masked_store", on_store)
     _wrap(builder, "create_atomic_rmw", on_rmw)
