@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from kernelzero import runfolder
 from kernelzero.bench.categories import category
 from kernelzero.bench.rows import Rows
 from kernelzero.errors import UsageError
@@ -130,13 +130,8 @@ class PassFiles:
 
 def read_settings(path: Path) -> dict[str, Any] | None:
     """What a pass was begun with; None where it was not. Raises UsageError for a file that is no JSON object."""
-    if not path.exists():
-        return None
-    try:
-        settings = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UsageError(f"{path} is no JSON: {error}") from error
-    if not isinstance(settings, dict):
+    settings = runfolder.read_json(path)
+    if settings is not None and not isinstance(settings, dict):
         raise UsageError(f"{path} holds no settings of a benchmark")
     return settings
 
@@ -160,7 +155,4 @@ def names_of(tasks: Sequence[Task]) -> dict[str, str]:
 
 def write_whole(path: Path, data: Any) -> None:
     """Write a JSON file whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".new")
-    temporary.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
+    runfolder.write_whole(path, json.dumps(data, indent=1) + "\n")
