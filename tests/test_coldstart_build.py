@@ -24,7 +24,7 @@ from kernelzero.coldstart.teachers import Assignment, Lesson, Principle, Teacher
 from kernelzero.coldstart.teachers.endpoint import EndpointTeacher
 from kernelzero.errors import InfrastructureError, UsageError
 from kernelzero.records import Backend, Basis, Candidate, GateReport, Status, Task, Timing, Verdict
-from tests.coldstart_replay import ReplayServer, Reply, failed, said
+from tests.replay_server import ReplayServer, Reply, failed, said
 
 OPERATORS = ("relu", "exp", "tanh", "sin", "cos", "abs", "erf", "sigmoid", "neg", "square")
 

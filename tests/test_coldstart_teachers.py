@@ -13,7 +13,7 @@ from kernelzero.coldstart.teachers.endpoint import EndpointTeacher
 from kernelzero.coldstart.teachers.prompt import teacher_prompt
 from kernelzero.errors import InfrastructureError, UsageError
 from kernelzero.records import Backend, Task
-from tests.coldstart_replay import ReplayServer, Reply, failed, said
+from tests.replay_server import ReplayServer, Reply, failed, said
 
 MODULE = """import torch
 import torch.nn as nn

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -14,46 +12,20 @@ from kernelzero.errors import InfrastructureError
 from kernelzero.policy import open_sampler
 from kernelzero.policy.endpoint import EndpointSampler, apportion
 from kernelzero.records import Finish, Prompt, Sampling
+from tests.replay_server import ReplayServer, Reply
 
-Reply = tuple[int, dict[str, Any]]
 
+class Server(ReplayServer):
+    """Replies to request number i with the (status, JSON) of `script(i, body)`."""
 
-class Server:
-    """Replies to request number i with `script(i, body)` and remembers all bodies."""
+    script: Callable[[int, dict[str, Any]], Any]
 
     def __init__(self) -> None:
-        self.script: Callable[[int, dict[str, Any]], Reply] = lambda i, body: (200, answer(body.get("n", 1)))
-        self.bodies: list[dict[str, Any]] = []
-        lock, server = threading.Lock(), self
+        super().__init__(lambda i, body: (200, answer(body.get("n", 1))))
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                with lock:
-                    server.bodies.append(body)
-                    status, reply = server.script(len(server.bodies) - 1, body)
-                payload = json.dumps(reply).encode()
-                self.send_response(status)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(payload)))
-                self.send_header("retry-after-ms", "1")
-                self.end_headers()
-                self.wfile.write(payload)
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        class Quiet(ThreadingHTTPServer):
-            def handle_error(self, *_: Any) -> None:
-                """A client that gave up is part of the tests."""
-
-        self._http = Quiet(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._http.server_address[1]}/v1"
-        threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True).start()
-
-    def stop(self) -> None:
-        self._http.shutdown()
-        self._http.server_close()
+    def reply(self, number: int, body: dict[str, Any]) -> Reply:
+        status, said = self.script(number, body)
+        return Reply(status, json.dumps(said))
 
 
 def answer(n: int, text: str = "hello", finish: str = "stop", tokens: int = 6) -> dict[str, Any]:

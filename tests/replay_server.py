@@ -1,4 +1,4 @@
-"""A local server in the place of a teaching model: it replays answers, good ones and bad ones."""
+"""A local server in the place of a model: it replays answers, good ones and bad ones."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ReplayServer:
                     server.bodies.append(body)
                     server._now += 1
                     server.most_at_once = max(server.most_at_once, server._now)
-                    reply = server.script(len(server.bodies) - 1, body)
+                    reply = server.reply(len(server.bodies) - 1, body)
                 time.sleep(reply.wait_s)
                 payload = reply.body.encode()
                 self.send_response(reply.status)
@@ -72,6 +72,10 @@ class ReplayServer:
         self._http = Quiet(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._http.server_address[1]}/v1"
         threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True).start()
+
+    def reply(self, number: int, body: dict[str, Any]) -> Reply:
+        """What is said to one request."""
+        return self.script(number, body)
 
     def stop(self) -> None:
         self._http.shutdown()
