@@ -174,6 +174,7 @@ def _chain(*texts, shape=(ROWS, COLUMNS)):
         (("torch.ones_like({x})", "·F.mse_loss({x}, torch.zeros_like({x}))"), "constant"),
         (("{x} * 1.0",), "input"),
         (("torch.sin({x} * 10000.0)",), "sensitive to rounding"),
+        (("·F.binary_cross_entropy({x}, torch.sigmoid({x}))",), "refuses an input of its own"),
     ],
 )
 def test_degenerate_drafts_are_refused(texts, reason):
