@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from kernelzero.config import Config, parse_config
 from kernelzero.judging import Services
+from kernelzero.policy.base import tell_group
 from kernelzero.records import (
     ApiSet,
     Basis,
@@ -122,10 +123,13 @@ class FakeSampler:
         self.closed = False
 
     def sample(
-        self, prompts: Sequence[Prompt], n: int, sampling: Sampling, progress: Callable[[int, int], None] | None = None
+        self, prompts: Sequence[Prompt], n: int, sampling: Sampling, progress: Any = None, drawn: Any = None
     ) -> list[list[Completion]]:
         """n completions a prompt."""
-        return [[self._completion(prompt, i, sampling) for i in range(n)] for prompt in prompts]
+        groups = [[self._completion(prompt, i, sampling) for i in range(n)] for prompt in prompts]
+        for number, group in enumerate(groups):
+            tell_group(drawn, number, group)
+        return groups
 
     def close(self) -> None:
         """Remembered, nothing to let go of."""

@@ -13,9 +13,9 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast, Q
 
 from kernelzero.errors import UsageError
 from kernelzero.policy import open_sampler
-from kernelzero.policy.decode import GrowingLayer, empty_cache, nucleus
+from kernelzero.policy.decode import Draw, GrowingLayer, decode, empty_cache, nucleus
 from kernelzero.policy.hf import TransformersSampler, render
-from kernelzero.records import Finish, Prompt, Sampling
+from kernelzero.records import Completion, Finish, Prompt, Sampling
 
 END, IM_END = 0, 1
 TEMPLATE = (
@@ -243,3 +243,45 @@ def test_broken_and_missing_models(folder: Path, tmp_path: Path) -> None:
         with pytest.raises(UsageError) as caught:
             open_sampler(source)
         assert "\n" not in str(caught.value) and source in str(caught.value)
+
+
+def test_every_completion_is_told_once_as_soon_as_it_is_there(model: Any, tokenizer: Any) -> None:
+    scripted = Scripted(model, 0.1)
+    order: list[tuple[int, int]] = []
+    told: dict[tuple[int, int], Completion] = {}
+
+    def drawn(prompt_number: int, number: int, completion: Completion) -> None:
+        order.append((completion.tokens, prompt_number))
+        told[prompt_number, number] = completion
+
+    try:
+        sampler = TransformersSampler((model, tokenizer), batch_size=1000)
+        groups = sampler.sample(PROMPTS, 20, Sampling(max_tokens=50, seed=1), drawn=drawn)
+    finally:
+        scripted.handle.remove()
+    assert told == {(p, i): c for p, group in enumerate(groups) for i, c in enumerate(group)}
+    assert len(order) == 20 * len(PROMPTS)
+    assert [tokens for tokens, _ in order] == sorted(tokens for tokens, _ in order), "the shortest are told first"
+
+
+def test_batches_smaller_than_a_group_keep_the_numbers(model: Any, tokenizer: Any) -> None:
+    told: dict[tuple[int, int], Completion] = {}
+    sampler = TransformersSampler((model, tokenizer), batch_size=4)
+    groups = sampler.sample(
+        PROMPTS[:2], 10, Sampling(max_tokens=4, seed=0), drawn=lambda p, i, c: told.__setitem__((p, i), c)
+    )
+    assert told == {(p, i): c for p, group in enumerate(groups) for i, c in enumerate(group)}
+
+
+def test_log_probabilities_are_those_of_the_model(model: Any, tokenizer: Any) -> None:
+    encoded = [tokenizer(render(tokenizer, p), add_special_tokens=False)["input_ids"] for p in PROMPTS[:2]]
+    draw = Draw(0.7, 1.0, torch.Generator().manual_seed(4))
+    rows = decode(model, encoded, 3, max_tokens=12, end_ids=[END, IM_END], pad_id=END, draw=draw)
+    for number, row in enumerate(rows):
+        # Without the end token: two of them end, and the row does not say which it was.
+        ids = torch.tensor([[*encoded[number // 3], *row.ids]])
+        with torch.no_grad():
+            logps = torch.log_softmax(model(ids).logits[0] / 0.7, -1)
+        expected = [float(logps[len(encoded[number // 3]) - 1 + i, token]) for i, token in enumerate(row.ids)]
+        assert len(row.logps) == len(row.ids) + row.ended
+        assert row.logps[: len(row.ids)] == pytest.approx(expected, abs=1e-4)

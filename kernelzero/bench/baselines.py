@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Sequence
 
-from kernelzero.policy.base import Progress, Style
+from kernelzero.policy.base import Drawn, Progress, Style, tell_group
 from kernelzero.records import Backend, Completion, Finish, Prompt, Sampling, Task
 
 Write = Callable[[Task, int, Backend], str]
@@ -27,10 +27,18 @@ class WritingSampler:
         self._write, self._backend = write, backend
 
     def sample(
-        self, prompts: Sequence[Prompt], n: int, sampling: Sampling, progress: Progress | None = None
+        self,
+        prompts: Sequence[Prompt],
+        n: int,
+        sampling: Sampling,
+        progress: Progress | None = None,
+        drawn: Drawn | None = None,
     ) -> list[list[Completion]]:
         """`n` answers to every prompt, without counted tokens."""
-        return [[self._answer(Task(p.messages[-1]["content"]), i) for i in range(n)] for p in prompts]
+        groups = [[self._answer(Task(p.messages[-1]["content"]), i) for i in range(n)] for p in prompts]
+        for number, group in enumerate(groups):
+            tell_group(drawn, number, group)
+        return groups
 
     def close(self) -> None:
         """Nothing to give back."""

@@ -16,6 +16,16 @@ Style = Literal["full", "compact"]
 Progress = Callable[[int, int], None]
 """Called with (completions done, completions asked for)."""
 
+Drawn = Callable[[int, int, Completion], None]
+"""Called with a prompt's number, the sample's number and the completion, as soon as it is there, from any thread."""
+
+
+def tell_group(drawn: Drawn | None, prompt: int, group: Sequence[Completion]) -> None:
+    """Tell of all completions of one prompt."""
+    for number, completion in enumerate(group if drawn else ()):
+        assert drawn is not None
+        drawn(prompt, number, completion)
+
 
 @runtime_checkable
 class Sampler(Protocol):
@@ -27,9 +37,14 @@ class Sampler(Protocol):
     """The prompts this model expects."""
 
     def sample(
-        self, prompts: Sequence[Prompt], n: int, sampling: Sampling, progress: Progress | None = None
+        self,
+        prompts: Sequence[Prompt],
+        n: int,
+        sampling: Sampling,
+        progress: Progress | None = None,
+        drawn: Drawn | None = None,
     ) -> list[list[Completion]]:
-        """`n` completions of every prompt, in the order of `prompts`.
+        """`n` completions of every prompt, in the order of `prompts`; `drawn` hears of each as soon as it is there.
 
         The same call with the same `sampling.seed` on the same machine gives the same completions wherever the model
         is ours to seed. Raises InfrastructureError where the model cannot be reached.

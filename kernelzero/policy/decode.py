@@ -30,6 +30,23 @@ class Draw:
     generator: torch.Generator
 
 
+@dataclass(frozen=True)
+class Row:
+    """One sample."""
+
+    ids: list[int]
+    """Token ids, without the end token."""
+    ended: bool
+    """Whether it ended by itself."""
+    logps: list[float]
+    """Log-probability of each token under the distribution that it was drawn from, the end token's last where the row
+    ended; empty where the decoder does not say."""
+
+
+OnRow = Callable[[int, Row], None]
+"""Called with the row's number and the row."""
+
+
 class GrowingLayer(DynamicLayer):
     """A cache layer whose `keys` and `values` are views of larger buffers, shapes (batch, heads, length, head size)."""
 
@@ -91,31 +108,34 @@ def decode(
     end_ids: Sequence[int],
     pad_id: int,
     draw: Draw,
-    finished: Callable[[int], None] = lambda count: None,
-) -> list[tuple[list[int], bool]]:
-    """`copies` samples of every prompt, as (token ids without the end token, whether it ended by itself).
+    on_row: OnRow = lambda number, row: None,
+) -> list[Row]:
+    """`copies` samples of every prompt; row p * copies + c is sample c of prompt p.
 
-    Row p * copies + c is sample c of prompt p. `finished` is called with the number of rows that have ended.
+    `on_row` is called once a row: as soon as it has ended, or at the end.
     """
     # no_grad, not inference_mode: a model in training may keep a tensor made here and need it for its next backward.
     with evaluating(model):
-        state = _Rows(model, prompts, copies, end_ids, pad_id)
+        state = _Rows(model, prompts, copies, max_tokens, end_ids, pad_id)
         logits = state.read_prompts()
         for step in range(max_tokens):
-            if state.append(_draw(logits, draw)):
-                finished(state.ended)
+            for number in state.append(*_draw(logits, draw)):
+                on_row(number, state.results[number])
             if not state.live or step == max_tokens - 1:
                 break
             logits = state.advance()
-    return state.results()
+    for number in state.cut_off():
+        on_row(number, state.results[number])
+    return [state.results[number] for number in range(len(prompts) * copies)]
 
 
 class _Rows:
     """The rows still being written: their cache, mask and last token, and the texts of all rows so far."""
 
     def __init__(
-        self, model: Any, prompts: Sequence[Sequence[int]], copies: int, end_ids: Sequence[int], pad_id: int
-    ) -> None:
+        self, model: Any, prompts: Sequence[Sequence[int]], copies: int, longest: int, end_ids: Sequence[int],
+        pad_id: int,
+    ) -> None:  # fmt: skip
         self._model, self._copies, self._device = model, copies, model.device
         # Newer versions of transformers call this argument "cache"; adapters hide the signature.
         base = model.get_base_model() if hasattr(model, "get_base_model") else model
@@ -128,15 +148,13 @@ class _Rows:
         lengths = torch.tensor([len(prompt) for prompt in prompts], device=self._device)
         self._mask = torch.arange(length, device=self._device) >= length - lengths[:, None]
         self._end_ids = torch.tensor(sorted(end_ids), dtype=torch.long, device=self._device)
-        self._rows = torch.arange(len(prompts) * copies, device=self._device)
-        self._alive = torch.ones(len(self._rows), dtype=torch.bool, device=self._device)
-        self._history: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self._total = self.live = len(self._rows)
-
-    @property
-    def ended(self) -> int:
-        """Number of rows that ended by themselves."""
-        return self._total - self.live
+        total = len(prompts) * copies
+        self._rows = torch.arange(total, device=self._device)
+        self._alive = torch.ones(total, dtype=torch.bool, device=self._device)
+        self._texts = torch.empty(total, longest, dtype=torch.long, device=self._device)
+        self._logps = torch.empty(total, longest, dtype=torch.float32, device=self._device)
+        self._written, self.live = 0, total
+        self.results: dict[int, Row] = {}
 
     def read_prompts(self) -> torch.Tensor:
         """Read every distinct prompt once, then repeat; next-token logits of shape (rows, vocabulary)."""
@@ -147,14 +165,22 @@ class _Rows:
         self._positions = positions[rows, -1:]
         return logits[rows]
 
-    def append(self, tokens: torch.Tensor) -> bool:
-        """Take the drawn tokens, shape (rows,); whether any row ended by it."""
-        self._history.append((self._rows, tokens))
+    def append(self, tokens: torch.Tensor, logps: torch.Tensor) -> list[int]:
+        """Take the drawn tokens and their log-probabilities, shapes (rows,); the numbers of the rows that ended."""
+        self._texts[self._rows, self._written], self._logps[self._rows, self._written] = tokens, logps
+        self._written += 1
         self._ids = tokens[:, None]
-        self._alive &= ~torch.isin(tokens, self._end_ids)
+        ends = torch.isin(tokens, self._end_ids) & self._alive
+        self._alive &= ~ends
         live = int(self._alive.sum())
-        changed, self.live = live != self.live, live
-        return changed
+        if live == self.live:
+            return []
+        self.live = live
+        return self._take(self._rows[ends], ended=True)
+
+    def cut_off(self) -> list[int]:
+        """Take the rows that have not ended as they are; their numbers."""
+        return self._take(self._rows[self._alive], ended=False)
 
     def advance(self) -> torch.Tensor:
         """Logits for the token after the ones just taken; finished rows are dropped when they have become many."""
@@ -167,14 +193,12 @@ class _Rows:
         self._positions = self._positions + 1
         return self._forward(self._ids, self._positions)
 
-    def results(self) -> list[tuple[list[int], bool]]:
-        """All rows, cut at their first end token."""
-        texts: list[list[int]] = [[] for _ in range(self._total)]
-        for rows, tokens in self._history:
-            for row, token in zip(rows.tolist(), tokens.tolist(), strict=True):
-                texts[row].append(token)
-        ends = set(self._end_ids.tolist())
-        return [_until_end(text, ends) for text in texts]
+    def _take(self, rows: torch.Tensor, ended: bool) -> list[int]:
+        numbers: list[int] = rows.tolist()
+        texts, logps = (kept[rows, : self._written].tolist() for kept in (self._texts, self._logps))
+        for number, text, values in zip(numbers, texts, logps, strict=True):
+            self.results[number] = Row(text[:-1] if ended else text, ended, values)
+        return numbers
 
     def _select(self, rows: torch.Tensor) -> None:
         self._cache.batch_select_indices(rows)
@@ -192,10 +216,11 @@ class _Rows:
         return output.logits[:, -1].float()
 
 
-def _draw(logits: torch.Tensor, draw: Draw) -> torch.Tensor:
-    """Token ids of shape (rows,) for logits of shape (rows, vocabulary)."""
+def _draw(logits: torch.Tensor, draw: Draw) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids and their log-probabilities, both of shape (rows,), for logits of shape (rows, vocabulary)."""
     if draw.temperature == 0:
-        return logits.argmax(-1)
+        tokens = logits.argmax(-1)
+        return tokens, torch.zeros_like(tokens, dtype=torch.float32)
     probabilities = torch.softmax(logits / draw.temperature, -1)
     if draw.top_p < 1:
         probabilities = nucleus(probabilities, draw.top_p)
@@ -203,7 +228,9 @@ def _draw(logits: torch.Tensor, draw: Draw) -> torch.Tensor:
     cumulative = probabilities.double().cumsum(-1)
     shape, device = (len(logits), 1), logits.device
     uniform = torch.rand(shape, dtype=torch.float64, device=device, generator=draw.generator) * cumulative[:, -1:]
-    return torch.searchsorted(cumulative, uniform, right=True)[:, 0].clamp(max=logits.shape[-1] - 1)
+    tokens = torch.searchsorted(cumulative, uniform, right=True)[:, 0].clamp(max=logits.shape[-1] - 1)
+    drawn = probabilities.gather(1, tokens[:, None])[:, 0]
+    return tokens, (drawn / cumulative[:, -1]).log().float()
 
 
 def nucleus(probabilities: torch.Tensor, top_p: float) -> torch.Tensor:
@@ -222,7 +249,7 @@ def decode_static(
     end_ids: Sequence[int],
     pad_id: int,
     draw: Draw,
-) -> list[tuple[list[int], bool]]:
+) -> list[Row]:
     """As `decode`, by `model.generate` with a static cache, which transformers compiles on a GPU."""
     length = max(len(prompt) for prompt in prompts)
     rows = [prompt for prompt in prompts for _ in range(copies)]
@@ -247,6 +274,6 @@ def decode_static(
     return [_until_end(row, set(end_ids)) for row in written[:, length:].tolist()]
 
 
-def _until_end(tokens: list[int], ends: set[int]) -> tuple[list[int], bool]:
+def _until_end(tokens: list[int], ends: set[int]) -> Row:
     end = next((i for i, token in enumerate(tokens) if token in ends), None)
-    return (tokens, False) if end is None else (tokens[:end], True)
+    return Row(tokens, False, []) if end is None else Row(tokens[:end], True, [])

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
 
 from kernelzero.errors import InfrastructureError
-from kernelzero.policy.base import Progress, Style
+from kernelzero.policy.base import Drawn, Progress, Style, tell_group
 from kernelzero.records import Completion, Finish, Prompt, Sampling
 
 
@@ -41,7 +41,12 @@ class EndpointSampler:
         self._one_by_one = False
 
     def sample(
-        self, prompts: Sequence[Prompt], n: int, sampling: Sampling, progress: Progress | None = None
+        self,
+        prompts: Sequence[Prompt],
+        n: int,
+        sampling: Sampling,
+        progress: Progress | None = None,
+        drawn: Drawn | None = None,
     ) -> list[list[Completion]]:
         """`n` completions of every prompt. Raises InfrastructureError when the endpoint fails for good."""
         groups: list[list[Completion]] = [[] for _ in prompts]
@@ -52,6 +57,7 @@ class EndpointSampler:
             waiting = {pool.submit(self._group, prompt, n, sampling): i for i, prompt in enumerate(prompts)}
             for done, future in enumerate(as_completed(waiting), 1):
                 groups[waiting[future]] = future.result()
+                tell_group(drawn, waiting[future], groups[waiting[future]])
                 if progress:
                     progress(done * n, len(prompts) * n)
         finally:

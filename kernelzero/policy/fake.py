@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from kernelzero.policy.base import Progress, Style
+from kernelzero.policy.base import Drawn, Progress, Style, tell_group
 from kernelzero.records import Completion, Finish, Prompt, Sampling
 
 Answers = Callable[[Prompt, int], str] | Mapping[str, str | Sequence[str]] | Sequence[str]
@@ -25,12 +25,18 @@ class FakeSampler:
         self._answers = answers
 
     def sample(
-        self, prompts: Sequence[Prompt], n: int, sampling: Sampling, progress: Progress | None = None
+        self,
+        prompts: Sequence[Prompt],
+        n: int,
+        sampling: Sampling,
+        progress: Progress | None = None,
+        drawn: Drawn | None = None,
     ) -> list[list[Completion]]:
         """`n` scripted completions of every prompt. Raises KeyError for a prompt without an answer."""
         groups = []
         for done, prompt in enumerate(prompts, 1):
             groups.append([_cut(self._answer(prompt, i), sampling.max_tokens) for i in range(n)])
+            tell_group(drawn, done - 1, groups[-1])
             if progress:
                 progress(done * n, len(prompts) * n)
         return groups

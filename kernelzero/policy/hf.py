@@ -11,12 +11,15 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kernelzero.errors import UsageError
-from kernelzero.policy.base import Progress, Style
+from kernelzero.policy.base import Drawn, Progress, Style
 from kernelzero.policy.profile import prompt_style
 from kernelzero.records import Completion, Finish, Prompt, Sampling
+
+if TYPE_CHECKING:
+    from kernelzero.policy.decode import OnRow, Row
 
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin")
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
@@ -67,20 +70,32 @@ class TransformersSampler:
         self._static_cache = static_cache
 
     def sample(
-        self, prompts: Sequence[Prompt], n: int, sampling: Sampling, progress: Progress | None = None
+        self,
+        prompts: Sequence[Prompt],
+        n: int,
+        sampling: Sampling,
+        progress: Progress | None = None,
+        drawn: Drawn | None = None,
     ) -> list[list[Completion]]:
         """`n` completions of every prompt. A prompt that fills the whole context gets empty, cut-off completions."""
         encoded = [self._encode(prompt) for prompt in prompts]
         groups: list[list[Completion]] = [[] for _ in prompts]
         generator = self._generator(sampling.seed)
-        done, total = 0, len(prompts) * n
+        count = _Counter(progress, len(prompts) * n)
         for batch in _batches([len(ids) for ids in encoded], n, self._batch_size):
-            report = _offset(progress, done, total)
-            rows = self._decode([encoded[i] for i in batch.indices], batch.copies, sampling, generator, report)
-            for row, (ids, stopped) in enumerate(rows):
-                groups[batch.indices[row // batch.copies]].append(self._completion(ids, stopped))
-            done += batch.rows
-            report(batch.rows)
+            found: dict[int, Completion] = {}
+            begun = {i: len(groups[i]) for i in batch.indices}
+
+            def on_row(number: int, row: Row, batch: _Batch = batch, found: Any = found, begun: Any = begun) -> None:
+                found[number] = self._completion(row)
+                prompt = batch.indices[number // batch.copies]
+                if drawn:
+                    drawn(prompt, begun[prompt] + number % batch.copies, found[number])
+                count.one_more()
+
+            self._decode([encoded[i] for i in batch.indices], batch.copies, sampling, generator, on_row)
+            for number in range(batch.rows):
+                groups[batch.indices[number // batch.copies]].append(found[number])
         return groups
 
     def close(self) -> None:
@@ -96,24 +111,25 @@ class TransformersSampler:
         text = render(self._tokenizer, prompt)
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"]) or [self._pad_id]
 
-    def _decode(
-        self, prompts: list[list[int]], copies: int, sampling: Sampling, generator: Any, report: Any
-    ) -> list[tuple[list[int], bool]]:
-        from kernelzero.policy.decode import Draw, decode, decode_static
+    def _decode(self, prompts: list[list[int]], copies: int, sampling: Sampling, generator: Any, on_row: OnRow) -> None:
+        from kernelzero.policy.decode import Draw, Row, decode, decode_static
 
         max_tokens = min(sampling.max_tokens, self._context - max(len(ids) for ids in prompts))
-        if max_tokens < 1:
-            return [([], False)] * (len(prompts) * copies)
         draw = Draw(sampling.temperature, sampling.top_p, generator)
         limits: dict[str, Any] = {"max_tokens": max_tokens, "end_ids": self._end_ids, "pad_id": self._pad_id}
-        if self._static_cache:
-            return decode_static(self._model, prompts, copies, draw=draw, **limits)
-        return decode(self._model, prompts, copies, draw=draw, finished=report, **limits)
+        if max_tokens >= 1 and not self._static_cache:
+            decode(self._model, prompts, copies, draw=draw, on_row=on_row, **limits)
+            return
+        rows = [Row([], False, [])] * (len(prompts) * copies)
+        if max_tokens >= 1:
+            rows = decode_static(self._model, prompts, copies, draw=draw, **limits)
+        for number, row in enumerate(rows):
+            on_row(number, row)
 
-    def _completion(self, ids: list[int], stopped: bool) -> Completion:
+    def _completion(self, row: Row) -> Completion:
         # Tidying up spaces would change the program.
-        text = self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        return Completion(text, len(ids), Finish.STOP if stopped else Finish.LENGTH)
+        text = self._tokenizer.decode(row.ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return Completion(text, len(row.ids), Finish.STOP if row.ended else Finish.LENGTH)
 
     def _generator(self, seed: int | None) -> Any:
         import torch
@@ -196,17 +212,16 @@ def _batches(lengths: Sequence[int], n: int, rows: int) -> Iterator[_Batch]:
             yield _Batch(order[start : start + per_batch], min(rows, n - first))
 
 
-def _offset(progress: Progress | None, done: int, total: int) -> Any:
-    """A callback that counts from `done` on, with no step backwards or twice."""
-    last = 0
+class _Counter:
+    """Counts completions for `progress`, a step at a time."""
 
-    def report(count: int) -> None:
-        nonlocal last
-        if progress and count > last:
-            last = count
-            progress(done + count, total)
+    def __init__(self, progress: Progress | None, total: int) -> None:
+        self._progress, self._total, self._done = progress, total, 0
 
-    return report
+    def one_more(self) -> None:
+        self._done += 1
+        if self._progress:
+            self._progress(self._done, self._total)
 
 
 def _first_line(error: Exception) -> str:
