@@ -8,17 +8,18 @@ import glob
 import json
 import os
 import secrets
-import selectors
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
-from kernelzero.errors import InfrastructureError, UsageError
+from kernelzero.errors import UsageError
+from kernelzero.keck.dispatch import Dispatch, Question
+from kernelzero.keck.feed import Feed
 from kernelzero.keck.limits import Limits
 from kernelzero.keck.terms import Terms
 from kernelzero.records import Candidate, GateReport, Status, Task, Timing, Verdict
@@ -26,7 +27,8 @@ from kernelzero.records import Candidate, GateReport, Status, Task, Timing, Verd
 CPU_DEVICE = "cpu (triton interpreter)"
 _GPU_LIMITS = Limits(timeout_s=30.0, memory_mib=8192, case_mib=1024)
 """Triton compiles inside the time of the first call; tensors are as large as a GPU's."""
-_RETRIES = 1
+
+Job = tuple[Task, Candidate]
 
 
 class Keck(Protocol):
@@ -94,46 +96,38 @@ class LocalKeck:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def judge(self, jobs: Sequence[tuple[Task, Candidate]], *, timed: bool = True) -> Iterator[tuple[int, Verdict]]:
+    def judge(self, jobs: Sequence[Job] | Feed[Job], *, timed: bool = True) -> Iterator[tuple[int, Verdict]]:
         """Verdicts as they are finished. Work that a fault of Keck interrupts is tried once more.
 
-        Equal jobs share one verdict: a trained Coder's groups are more than half repetitions.
+        Equal jobs share one verdict: a trained Coder's groups are more than half repetitions. Of a feed, whose jobs are
+        numbered as they come, verdicts are given until it has ended.
         """
-        places: dict[tuple[Task, Candidate], list[int]] = {}
-        for index, job in enumerate(jobs):
-            places.setdefault(job, []).append(index)
-        distinct = list(places)
-        messages = [
-            {
-                "op": "judge",
-                "task": task.to_json(),
-                "candidate": candidate.to_json(),
-                "timed": timed,
-                "secret": self.seed,
-            }
-            for task, candidate in distinct
-        ]
-        for number, reply in self._ask_all(messages, [task.source for task, _ in distinct]):
-            job = distinct[number]
-            verdict = _verdict(reply, job[1], timed)
-            for index in places[job]:
-                yield index, verdict
+
+        def question(number: int, job: Job) -> Question:
+            task, candidate = (part.to_json() for part in job)
+            message = {"op": "judge", "task": task, "candidate": candidate, "timed": timed}
+            return Question(job, job[0].source, message, lambda reply: _verdict(reply, job[1], timed))
+
+        yield from self._ask_all(jobs, question)
 
     def examine(self, jobs: Sequence[tuple[Task, Sequence[str]]]) -> Iterator[tuple[int, GateReport]]:
         """Reports as they are finished."""
-        messages = [
-            {"op": "examine", "task": task.to_json(), "apis": [[a] for a in apis], "secret": self.seed}
-            for task, apis in jobs
-        ]
-        for index, reply in self._ask_all(messages, [task.source for task, _ in jobs]):
-            yield index, _report(reply)
+
+        def question(number: int, job: tuple[Task, Sequence[str]]) -> Question:
+            task, apis = job
+            message = {"op": "examine", "task": task.to_json(), "apis": [[a] for a in apis]}
+            return Question(number, task.source, message, _report)
+
+        yield from self._ask_all(jobs, question)
 
     def against_itself(self, tasks: Sequence[Task]) -> Iterator[tuple[int, Timing | str]]:
         """Each task's reference timed against itself, as a candidate would be, or why that could not be done."""
-        messages = [{"op": "against_itself", "task": task.to_json(), "secret": self.seed} for task in tasks]
-        for index, reply in self._ask_all(messages, [f"{i}" for i in range(len(tasks))]):
-            failure = str(reply.get("refused") or reply.get("broken"))
-            yield index, Timing.from_json(reply["timing"]) if "timing" in reply else failure
+
+        def question(number: int, task: Task) -> Question:
+            message = {"op": "against_itself", "task": task.to_json()}
+            return Question(number, str(number), message, _timing_or_failure)
+
+        yield from self._ask_all(tasks, question)
 
     def close(self) -> None:
         """Stop the judges and all that they run."""
@@ -176,82 +170,21 @@ class LocalKeck:
             b.close()
         self._sockets = [a for a, _ in pairs]
 
-    def _ask_all(self, messages: list[dict[str, Any]], sources: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-        if not messages:
+    def _ask_all(self, jobs: Sequence[Any] | Feed[Any], question: Callable[[int, Any], Question]) -> Iterator[Any]:
+        if not isinstance(jobs, Feed) and not jobs:
             return
         self._start()
+        feed = jobs if isinstance(jobs, Feed) else Feed(jobs, ended=True)
         finished = False
         try:
-            yield from _Dispatch(self._sockets, messages, sources).run()
+            yield from Dispatch(self._sockets, feed, question, self.seed).run()
             finished = True
         finally:
+            if feed is not jobs:
+                feed.close()
             if not finished:
                 # Answers still on their way would be taken for answers to the next questions.
                 self.close()
-
-
-class _Dispatch:
-    """Hands questions to judges, those about one task to the same judge where that keeps nobody idle."""
-
-    def __init__(self, sockets: list[socket.socket], messages: list[dict[str, Any]], sources: list[str]) -> None:
-        from kernelzero.keck import wire
-
-        self.wire = wire
-        self.channels = [wire.Channel(sock) for sock in sockets]
-        self.messages = messages
-        self.tries = [0] * len(messages)
-        self.waiting: dict[str, list[int]] = {}
-        for index, source in enumerate(sources):
-            self.waiting.setdefault(source, []).append(index)
-        self.sources = sources
-        self.owner: dict[str, int] = {}
-        self.busy: dict[int, int] = {}
-
-    def run(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield (index, reply) until every question is answered."""
-        selector = selectors.DefaultSelector()
-        for number, channel in enumerate(self.channels):
-            selector.register(channel.sock, selectors.EVENT_READ, number)
-            self._give(number)
-        while self.busy:
-            for key, _ in selector.select():
-                number = key.data
-                index = self.busy.pop(number, None)
-                reply = self._receive(number)
-                if index is None:
-                    continue
-                if "broken" in reply and self.tries[index] <= _RETRIES:
-                    self.waiting.setdefault(self.sources[index], []).append(index)
-                    self._give(number)
-                    continue
-                self._give(number)
-                yield index, reply
-
-    def _receive(self, number: int) -> dict[str, Any]:
-        try:
-            return self.channels[number].receive()[0]
-        except self.wire.PeerGone:
-            raise InfrastructureError("Keck stopped; see its messages above") from None
-
-    def _give(self, number: int) -> None:
-        source = self._choose(number)
-        if source is None:
-            return
-        index = self.waiting[source].pop(0)
-        if not self.waiting[source]:
-            del self.waiting[source]
-        self.tries[index] += 1
-        self.busy[number] = index
-        self.channels[number].send(self.messages[index])
-
-    def _choose(self, number: int) -> str | None:
-        """A task of this judge's own, else one that nobody has, else the longest queue."""
-        mine = next((s for s in self.waiting if self.owner.get(s) == number), None)
-        fresh = next((s for s in self.waiting if s not in self.owner), None)
-        chosen = mine or fresh or max(self.waiting, key=lambda s: len(self.waiting[s]), default=None)
-        if chosen is not None:
-            self.owner.setdefault(chosen, number)
-        return chosen
 
 
 def _gpu_number(device: str) -> int | None:
@@ -307,6 +240,10 @@ def _verdict(reply: dict[str, Any], candidate: Candidate, timed: bool) -> Verdic
     return Verdict(
         Status.INFRA_ERROR, " ".join(reason.split()), device=CPU_DEVICE, backend=candidate.backend, timed=timed
     )
+
+
+def _timing_or_failure(reply: dict[str, Any]) -> Timing | str:
+    return Timing.from_json(reply["timing"]) if "timing" in reply else str(reply.get("refused") or reply.get("broken"))
 
 
 def _report(reply: dict[str, Any]) -> GateReport:
