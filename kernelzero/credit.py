@@ -9,6 +9,7 @@ Not covered: what makes an outcome (Keck), and the loss that the advantages go i
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Hashable, Sequence
 
 INVALID_REWARD = -1.0
@@ -44,6 +45,47 @@ def frontier_reward(outcomes: Sequence[bool | None], valid: bool | None) -> floa
     if not known:
         return None
     return 1.0 - 2.0 * abs(sum(known) / len(known) - 0.5)
+
+
+def repetition_penalties(cluster_ids: Sequence[Hashable | None], weight: float) -> list[float]:
+    """What each proposal of a step pays for being like the others: `weight · (|C| - 1) / B`.
+
+    `|C|` is the size of its cluster, `B` the number of proposals in clusters. After R-Zero (arXiv 2508.05004), whose
+    questions pay `λ · |C| / B` and are clustered by BLEU. Differences: a module alone in its cluster pays nothing here,
+    there λ / B, which is the same for all and so cancels among the valid ones of a group; invalid proposals are in no
+    cluster and pay nothing, and B leaves them out, so that the price of sameness does not fall with validity; rewards
+    are not cut off at 0, as the paper's are, or modules of reward 0 could repeat for nothing.
+
+    What all members of a group pay alike cancels in their advantages: the term acts where the skeletons of a group
+    differ. Where its rewards are equal otherwise, the penalty alone is scaled to advantages of ordinary size, however
+    small the weight.
+
+    Args:
+        cluster_ids: The cluster of each proposal, e.g. its skeleton; None for an invalid or unknown one.
+        weight: In [0, 1], so that a valid module stays above an invalid one; 0 switches the term off.
+
+    Returns:
+        One penalty a proposal, in [0, weight), 0 where the id is None.
+
+    Raises:
+        ValueError: The weight is outside of [0, 1].
+    """
+    if not 0.0 <= weight <= 1.0:
+        raise ValueError(f"the weight of repetition is in [0, 1], got {weight}")
+    sizes = Counter(cluster for cluster in cluster_ids if cluster is not None)
+    total = sizes.total()
+    return [0.0 if cluster is None else weight * (sizes[cluster] - 1) / total for cluster in cluster_ids]
+
+
+def penalised(rewards: Sequence[float | None], penalties: Sequence[float]) -> list[float | None]:
+    """Rewards less their penalties; None stays None.
+
+    Raises:
+        ValueError: Lengths differ.
+    """
+    if len(rewards) != len(penalties):
+        raise ValueError(f"{len(rewards)} rewards but {len(penalties)} penalties")
+    return [None if r is None else r - penalty for r, penalty in zip(rewards, penalties, strict=True)]
 
 
 def correctness_aware_rewards(

@@ -25,6 +25,8 @@ _SYNONYMS = {
     "swish": "silu", "greater": "gt", "less": "lt", "absolute": "abs", "hardtanh": "clamp", "mm": "matmul",
     "bmm": "matmul", "special.expit": "sigmoid", "expit": "sigmoid", "mT": "t", "T": "t", "transpose": "t",
 }  # fmt: skip
+OPERATOR_LABELS = frozenset(_OPERATORS.values()) | {"getitem", "setitem", "tuple", "if … else"}
+"""Labels of nodes that come from syntax, not from a call: none of them is a name that the source chose."""
 _NOT_TENSORS = {"size", "shape", "dim", "ndim", "numel", "device", "dtype", "training", "stride", "item"}
 _MAX_INLINE_DEPTH = 8
 _REGISTRATIONS = ("self.register_buffer", "self.register_parameter")
@@ -63,6 +65,7 @@ def canonical_operator(dotted: str) -> str:
     return _SYNONYMS.get(plain, plain)
 
 
+@functools.lru_cache(maxsize=256)
 def dataflow(source: str) -> Dataflow:
     """The dataflow of `Model.forward`.
 

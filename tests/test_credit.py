@@ -1,15 +1,24 @@
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernelzero.credit import correctness_aware_rewards, frontier_reward, group_advantages
+from kernelzero.credit import (
+    correctness_aware_rewards,
+    frontier_reward,
+    group_advantages,
+    penalised,
+    repetition_penalties,
+)
 
 outcomes = st.lists(st.sampled_from([True, False, None]), max_size=10)
 rewards = st.one_of(st.none(), st.integers(-100, 110).map(lambda n: n / 100))
+clusters = st.lists(st.sampled_from(["a", "b", "c", None]), max_size=16)
+weights = st.floats(0, 1)
 labelled = st.lists(st.tuples(rewards, st.sampled_from("abc")), max_size=16)
 
 
@@ -81,6 +90,10 @@ def test_rewards_are_finite_whatever_the_speedups(samples):
         lambda: group_advantages([1.0], []),
         lambda: group_advantages([math.nan], ["a"]),
         lambda: group_advantages([math.inf], ["a"]),
+        lambda: repetition_penalties(["a"], -0.1),
+        lambda: repetition_penalties(["a"], 1.1),
+        lambda: repetition_penalties(["a"], math.nan),
+        lambda: penalised([1.0], []),
     ],
 )
 def test_bad_arguments_are_refused(call):
@@ -137,3 +150,55 @@ def test_advantages_are_finite_and_sum_to_zero_in_every_group(samples):
     for group in "abc":
         members = [a for a, (_, g) in zip(advantages, samples, strict=True) if g == group and a is not None]
         assert math.fsum(members) == pytest.approx(0.0, abs=1e-9)
+
+
+def test_penalties_on_plain_numbers():
+    assert repetition_penalties(["a", "a", "b", None], 0.6) == pytest.approx([0.2, 0.2, 0.0, 0.0])
+    assert repetition_penalties(["a"] * 4, 1.0) == [0.75] * 4
+    assert repetition_penalties([], 1.0) == []
+    assert penalised([0.8, None, -1.0], [0.2, 0.2, 0.0]) == pytest.approx([0.6, None, -1.0])
+
+
+@given(clusters, weights)
+def test_a_penalty_is_less_than_the_weight_and_nothing_for_those_alone_or_in_no_cluster(ids, weight):
+    for cluster, penalty in zip(ids, repetition_penalties(ids, weight), strict=True):
+        assert 0.0 <= penalty <= weight
+        if cluster is None or ids.count(cluster) == 1:
+            assert penalty == 0.0
+
+
+@given(clusters)
+def test_without_a_weight_rewards_stay_as_they_are(ids):
+    rewards = [None if i % 3 else 0.1 * i for i in range(len(ids))]
+    assert penalised(rewards, repetition_penalties(ids, 0.0)) == rewards
+
+
+@given(clusters, weights)
+def test_members_of_a_cluster_pay_alike_and_larger_clusters_pay_more(ids, weight):
+    by_size = sorted((ids.count(c), p) for c, p in zip(ids, repetition_penalties(ids, weight), strict=True) if c)
+    for (size, penalty), (next_size, next_penalty) in itertools.pairwise(by_size):
+        assert penalty <= next_penalty
+        assert size != next_size or penalty == next_penalty
+
+
+@given(clusters, st.integers(1, 5), weights)
+def test_invalid_modules_do_not_change_what_the_others_pay(ids, more, weight):
+    assert repetition_penalties([*ids, *[None] * more], weight)[: len(ids)] == repetition_penalties(ids, weight)
+
+
+@given(clusters, weights, st.lists(st.sampled_from([True, False, None]), min_size=1, max_size=5))
+def test_a_valid_module_stays_above_an_invalid_one_and_none_stays_none(ids, weight, tried):
+    rewards = [frontier_reward(tried, cluster is not None) for cluster in ids]
+    for before, after in zip(rewards, penalised(rewards, repetition_penalties(ids, weight)), strict=True):
+        assert (after is None) == (before is None)
+        assert before != -1.0 or after == -1.0
+        assert before is None or before < 0 or after > -1.0
+
+
+@given(clusters.filter(lambda ids: None not in ids), weights)
+def test_advantages_are_those_of_r_zeros_penalty(ids, weight):
+    """Among valid modules it differs from weight times the cluster's share by one number for all."""
+    share = [weight * ids.count(cluster) / len(ids) for cluster in ids]
+    groups = [i // 4 for i in range(len(ids))]
+    ours = group_advantages(penalised([0.8] * len(ids), repetition_penalties(ids, weight)), groups)
+    assert ours == pytest.approx(group_advantages(penalised([0.8] * len(ids), share), groups), abs=1e-6)
