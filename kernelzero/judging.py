@@ -12,8 +12,9 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+from kernelzero.answers import AnswerJudge, Keck, OnVerdict
 from kernelzero.config import Config
 from kernelzero.credit import correctness_aware_rewards, frontier_reward, group_advantages
 from kernelzero.curriculum import pool_row, solve_rate
@@ -22,7 +23,6 @@ from kernelzero.records import (
     ApiSet,
     Attempt,
     Backend,
-    Candidate,
     Completion,
     Extraction,
     Finish,
@@ -30,18 +30,8 @@ from kernelzero.records import (
     Prompt,
     Proposal,
     Sampling,
-    Status,
     Task,
-    Verdict,
 )
-
-
-class Keck(Protocol):
-    """What is needed of Keck: verdicts with the index of their job, as they finish."""
-
-    def judge(self, jobs: Sequence[tuple[Task, Candidate]], *, timed: bool = True) -> Iterator[tuple[int, Verdict]]:
-        """One verdict a job."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -80,8 +70,9 @@ class Judged:
     metrics: dict[str, float | None] = field(default_factory=dict)
 
 
-OnVerdict = Callable[[int, int], None]
-"""Called with the number of verdicts so far and the number of candidates."""
+def answer_judge(services: Services, config: Config, *, timed: bool, on_verdict: OnVerdict) -> AnswerJudge:
+    """A judge for the Coder's answers of one step."""
+    return AnswerJudge(services.keck, services.read_kernel, config.coder.backend, timed=timed, on_verdict=on_verdict)
 
 
 def judge_proposals(
@@ -110,9 +101,7 @@ def judge_proposals(
     graphs = {p.task.id: p.report.graph for p in proposals if p.task is not None}
     sampling = Sampling(config.coder.temperature, 1.0, config.coder.max_tokens, seed)
     prompts = [services.coder_prompt(task, config.coder.backend, coder.style) for task in tasks.values()]
-    answers = coder.sample(prompts, config.proposer.coder_samples, sampling) if prompts else []
-    pairs = [(task, answer) for task, several in zip(tasks.values(), answers, strict=True) for answer in several]
-    attempts = judge_answers(pairs, services, config.coder.backend, timed=False, on_verdict=on_verdict)
+    attempts, busy_s = _tried(list(tasks.values()), prompts, coder, sampling, services, config, on_verdict)
     outcomes: dict[str, list[bool | None]] = {task_id: [] for task_id in tasks}
     for attempt in attempts:
         outcomes[attempt.task_id].append(attempt.verdict.correct)
@@ -135,6 +124,7 @@ def judge_proposals(
         "frontier": _mean(rewards),
         "solve_rate": solve_rate(a.verdict.correct for a in attempts),
         **_group_metrics(rewards, [s.id for s in api_sets]),
+        "judge_busy_s": round(busy_s, 3),
     }
     return Judged(rewards, rows, metrics)
 
@@ -145,6 +135,7 @@ def judge_kernels(
     services: Services,
     config: Config,
     on_verdict: OnVerdict,
+    early: AnswerJudge | None = None,
 ) -> Judged:
     """Correctness-aware rewards of kernels (CA-GRPO), one group a task.
 
@@ -154,10 +145,13 @@ def judge_kernels(
         services: Keck and the readers of answers.
         config: The run.
         on_verdict: Progress.
+        early: Judges some of the answers already, by their places here.
     """
     tasks = [Task.from_json(json.loads(payload)) for payload in payloads]
-    pairs = list(zip(tasks, completions, strict=True))
-    attempts = judge_answers(pairs, services, config.coder.backend, timed=True, on_verdict=on_verdict)
+    judge = early or answer_judge(services, config, timed=True, on_verdict=on_verdict)
+    for place, (task, completion) in enumerate(zip(tasks, completions, strict=True)):
+        judge.add(place, task, completion)
+    attempts = judge.attempts()
     rewards: list[float | None] = [None] * len(attempts)
     for members in _by_task(attempts).values():
         verdicts = [attempts[i].verdict for i in members]
@@ -171,43 +165,31 @@ def judge_kernels(
         "accuracy": solve_rate(a.verdict.correct for a in attempts),
         "speedup": math.exp(statistics.fmean(map(math.log, speedups))) if speedups else None,
         **_group_metrics(rewards, [task.id for task in tasks]),
+        "judge_busy_s": round(judge.busy_s, 3),
     }
     rows = [{**a.to_json(), "reward": reward} for a, reward in zip(attempts, rewards, strict=True)]
     return Judged(rewards, {"attempts.jsonl": rows}, metrics)
 
 
-def judge_answers(
-    pairs: Sequence[tuple[Task, Completion]],
+def _tried(
+    tasks: Sequence[Task],
+    prompts: Sequence[Prompt],
+    coder: Sampler,
+    sampling: Sampling,
     services: Services,
-    backend: Backend,
-    *,
-    timed: bool,
-    on_verdict: OnVerdict = lambda done, total: None,
-) -> list[Attempt]:
-    """Verdicts on the Coder's answers, in their order; an answer without code is a failure of the Coder."""
-    candidates, verdicts, jobs = [], [], []
-    for i, (task, completion) in enumerate(pairs):
-        extraction = services.read_kernel(completion.text, completion.finish)
-        candidate = None if extraction.code is None else Candidate(extraction.code, backend)
-        candidates.append(candidate)
-        verdicts.append(_no_code(extraction, backend, timed))
-        if candidate is not None:
-            jobs.append((i, (task, candidate)))
-    judged = services.keck.judge([job for _, job in jobs], timed=timed) if jobs else iter(())
-    for done, (position, verdict) in enumerate(judged, 1):
-        verdicts[jobs[position][0]] = verdict
-        on_verdict(done, len(jobs))
-    return [
-        Attempt(task.id, completion, candidate, verdict)
-        for (task, completion), candidate, verdict in zip(pairs, candidates, verdicts, strict=True)
-    ]
-
-
-def _no_code(extraction: Extraction, backend: Backend, timed: bool) -> Verdict:
-    if extraction.code is not None:  # stands until Keck's verdict comes; a job that Keck forgot is nobody's failure
-        return Verdict(Status.INFRA_ERROR, "Keck gave no verdict", "not judged", backend, timed=timed)
-    reason = "no code: " + " ".join(extraction.reason.split())
-    return Verdict(Status.COMPILE_ERROR, reason, "not judged", backend, timed=timed)
+    config: Config,
+    on_verdict: OnVerdict,
+) -> tuple[list[Attempt], float]:
+    """Each task tried `coder_samples` times, judged while the next answers are drawn; how long judging took."""
+    if not tasks:
+        return [], 0.0
+    judge, n = answer_judge(services, config, timed=False, on_verdict=on_verdict), config.proposer.coder_samples
+    try:
+        coder.sample(prompts, n, sampling, drawn=lambda p, i, answer: judge.add(p * n + i, tasks[p], answer))
+    except BaseException:
+        judge.give_up()
+        raise
+    return judge.attempts(), judge.busy_s
 
 
 def _gate(api_sets: Sequence[ApiSet], completions: Sequence[Completion], services: Services) -> list[Proposal]:

@@ -1,14 +1,14 @@
 from __future__ import annotations
 
-import itertools
 import json
 
 import pytest
 
-from kernelzero.curriculum import pool_row, select_modules, set_solve_rates
+from kernelzero.apis.sampler import reweight
+from kernelzero.curriculum import pool_row, select_modules, set_solve_rates, with_training_outcomes
 from kernelzero.errors import UsageError
-from kernelzero.judging import judge_answers, judge_kernels, judge_proposals
-from kernelzero.records import ApiSet, Backend, Completion, Finish, Role, Status, Task
+from kernelzero.judging import judge_kernels, judge_proposals
+from kernelzero.records import ApiSet, Completion, Finish, Role, Task
 from kernelzero.runfolder import COMPLETE, RunFolder, read_rows
 from tests.fakes import FakeKeck, FakeSampler, fake_services, tiny_config
 
@@ -66,33 +66,106 @@ def test_rates_of_api_sets_are_means_over_their_modules():
     assert set_solve_rates(rows_at(0.5, 1.0, None)) == {ApiSet(("torch.a",)).id: 0.75}
 
 
-def test_verdicts_find_their_answers_and_no_code_is_the_coders_failure(tmp_path):
-    task = Task("module")
-    texts = ["runtime_error", "", "timeout", "infra_error", "incorrect"]
-    attempts = judge_answers([(task, answer(text)) for text in texts], fake_services("x"), Backend.TRITON, timed=True)
-    assert [a.verdict.status for a in attempts] == [
-        Status.RUNTIME_ERROR,
-        Status.COMPILE_ERROR,
-        Status.TIMEOUT,
-        Status.INFRA_ERROR,
-        Status.INCORRECT,
-    ]
-    assert attempts[1].candidate is None
-    assert attempts[1].verdict.correct is False
+def proposed(name: str, outcomes, number: int, step: int = 1, apis=("torch.a",)):
+    return {**pool_row(Task(name, apis), outcomes), "role": "proposer", "round": number, "step": step}
 
 
-def test_a_job_that_keck_forgot_is_nobodys_failure():
-    class Forgetful(FakeKeck):
-        def judge(self, jobs, *, timed=True):
-            return itertools.islice(super().judge(jobs, timed=timed), 1)
+def tried(name: str, statuses: str, number: int, step: int, role: str = "coder"):
+    """Attempts as rows: c correct, i incorrect, n nothing known."""
+    status = {"c": "correct", "i": "incorrect", "n": "infra_error"}
+    at = {"role": role, "round": number, "step": step, "task_id": Task(name).id}
+    return [{**at, "verdict": {"status": status[letter]}} for letter in statuses]
 
-    attempts = judge_answers(
-        [(Task("m"), answer("a")), (Task("m"), answer("b"))],
-        fake_services("x", Forgetful()),
-        Backend.TRITON,
-        timed=True,
-    )
-    assert [a.verdict.correct is None for a in attempts] == [True, False]
+
+def test_training_gives_a_module_a_newer_rate_and_keeps_the_older_ones():
+    pool = [proposed("m", [False, False], 1), proposed("other", [True, False], 1)]
+    attempts = tried("m", "ccic", 1, 1) + tried("m", "cccc", 1, 6) + tried("not in the pool", "c", 1, 2)
+    m, other = with_training_outcomes(pool, attempts)
+    assert (m["outcomes"], m["solve_rate"], m["frontier_reward"], m["seen"]) == ([True] * 4, 1.0, 0.0, 3)
+    assert m["earlier"] == [[False, False], [True, True, False, True]]
+    assert other == {**pool[1], "seen": 1, "earlier": []}
+    assert pool[0]["solve_rate"] == 0.0
+
+
+def test_a_later_proposal_is_newer_than_training_although_its_step_is_lower():
+    pool = [proposed("m", [False], 1, step=3), proposed("m", [True, False], 2, step=4)]
+    attempts = tried("m", "cc", 1, 40)
+    (row,) = with_training_outcomes(pool, attempts)
+    assert (row["outcomes"], row["round"], row["seen"]) == ([True, False], 2, 3)
+    assert row["earlier"] == [[False], [True, True]]
+    (row,) = with_training_outcomes(pool, attempts + tried("m", "ii", 2, 41))
+    assert (row["outcomes"], row["earlier"][-1]) == ([False, False], [True, False])
+
+
+def test_steps_of_different_roles_are_not_compared():
+    (row,) = with_training_outcomes([proposed("m", [False], 1, step=20)], tried("m", "cc", 1, 1))
+    assert (row["outcomes"], row["earlier"]) == ([True, True], [[False]])
+
+
+def test_of_modules_given_twice_the_later_row_is_the_newer():
+    row_of = {name: {**pool_row(Task("m"), known), "round": 0} for name, known in (("a", [True]), ("b", [False]))}
+    (row,) = with_training_outcomes([row_of["a"], row_of["b"]], [])
+    assert (row["outcomes"], row["earlier"], row["seen"]) == ([False], [[True]], 2)
+
+
+def test_attempts_of_the_proposers_phase_and_those_without_an_outcome_change_nothing():
+    pool = [proposed("m", [True, False], 1)]
+    attempts = tried("m", "iiii", 1, 1, role="proposer") + tried("m", "nnn", 1, 2)
+    assert with_training_outcomes(pool, attempts) == [{**pool[0], "seen": 1, "earlier": []}]
+    (row,) = with_training_outcomes(pool, tried("m", "cni", 1, 2))
+    assert (row["outcomes"], row["solve_rate"]) == ([True, None, False], 0.5)
+    (row,) = with_training_outcomes([proposed("m", [None], 1)], [])
+    assert (row["solve_rate"], row["seen"]) == (None, 0)
+
+
+def test_the_order_of_attempts_does_not_matter_and_the_same_rows_give_the_same_draw():
+    pool = [proposed(f"m{i}", [i % 2 == 0, True], 1 + i % 2) for i in range(12)]
+    attempts = [row for i in range(12) for row in tried(f"m{i}", "ci" * (i % 3) + "c", 1 + i % 2, 1 + i)]
+    rows = with_training_outcomes(pool, attempts)
+    assert [r["solve_rate"] for r in with_training_outcomes(pool, attempts[::-1])] == [r["solve_rate"] for r in rows]
+    again = with_training_outcomes(json.loads(json.dumps(pool)), json.loads(json.dumps(attempts)))
+    assert select_modules(again, 8, "frontier", 3) == select_modules(rows, 8, "frontier", 3)
+
+
+def test_modules_are_selected_by_their_newest_rate_over_all_rounds():
+    pool = [proposed("learnt", [True, False], 1), proposed("hard", [False] * 2, 1), proposed("new", [True] * 2, 2)]
+    before = {task.source for task in select_modules(pool, 3, "frontier", 0)}
+    attempts = tried("learnt", "cccc", 1, 1) + tried("hard", "ciic", 1, 2)
+    after = {task.source for task in select_modules(with_training_outcomes(pool, attempts), 3, "frontier", 0)}
+    assert (before, after) == ({"learnt"}, {"hard"})
+
+
+def test_sets_that_the_coder_learnt_come_less_and_those_that_it_fails_more():
+    sets = [ApiSet(("torch.a",)), ApiSet(("torch.b",)), ApiSet(("torch.c",))]
+    pool = [proposed("a", [False], 1), proposed("b", [True], 1, apis=("torch.b",))]
+    attempts = tried("a", "cc", 1, 1) + tried("b", "ii", 1, 1)
+    before = reweight(sets, set_solve_rates(pool))
+    after = reweight(sets, set_solve_rates(with_training_outcomes(pool, attempts)))
+    assert after[sets[0].id] < before[sets[0].id]
+    assert after[sets[1].id] > before[sets[1].id]
+    assert after[sets[2].id] == before[sets[2].id]
+
+
+def test_a_module_proposed_again_counts_once_in_its_set_and_in_each_of_its_sets():
+    rows = [proposed("m", [False], 1), proposed("m", [True], 2), proposed("n", [True, False], 2)]
+    assert set_solve_rates(rows) == {ApiSet(("torch.a",)).id: 0.75}
+    two = [proposed("m", [False], 1), proposed("m", [True], 1, 2, ("torch.b",))]
+    for given_rows in (with_training_outcomes(two, tried("m", "ci", 1, 1)), with_training_outcomes(two, [])):
+        assert set(set_solve_rates(given_rows)) == {ApiSet(("torch.a",)).id, ApiSet(("torch.b",)).id}
+        assert len({row["solve_rate"] for row in given_rows}) == 1
+
+
+def test_rows_that_a_run_writes_are_read(tmp_path):
+    tasks = [Task("one", ("torch.a",)), Task("two", ("torch.b",))]
+    payloads = [json.dumps(task.to_json()) for task in tasks for _ in range(4)]
+    texts = ["incorrect", "infra_error", "incorrect", "timeout", "x", "y", "z", "incorrect"]
+    judged = judge_kernels(payloads, [answer(t) for t in texts], fake_services("x"), tiny_config(tmp_path), quiet)
+    rows = [{"role": "coder", "round": 1, "step": 1, **row} for row in judged.rows["attempts.jsonl"]]
+    pool = [{"round": 1, **pool_row(task, [True])} for task in tasks]
+    one, two = with_training_outcomes(pool, json.loads(json.dumps(rows)))
+    assert one["outcomes"] == [False, None, False, False]
+    known = [reward > 0 for reward in judged.rewards[4:]]
+    assert two["outcomes"] == known
 
 
 def test_kernels_are_rewarded_by_task_wherever_they_stand(tmp_path):

@@ -22,6 +22,7 @@ from typing import Any, TypeAlias, TypeVar
 import httpx
 
 from kernelzero.errors import InfrastructureError, UsageError
+from kernelzero.keck.feed import Feed, in_batches
 from kernelzero.keck.serve.questions import TOKEN_VARIABLE, checked_token, report_job, verdict_job
 from kernelzero.records import Candidate, GateReport, Task, Verdict
 
@@ -33,6 +34,7 @@ _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.2, 15.0
 _QUEUE_SHARE = 4
 """A request takes at most one in so many places of the server's queue."""
 _ENVELOPE_BYTES = 1024
+_REQUESTS_AT_ONCE = 8
 
 
 @dataclass(frozen=True)
@@ -88,8 +90,13 @@ class RemoteKeck:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def judge(self, jobs: Sequence[tuple[Task, Candidate]], *, timed: bool = True) -> Iterator[tuple[int, Verdict]]:
-        """Verdicts as they are finished."""
+    def judge(
+        self, jobs: Sequence[tuple[Task, Candidate]] | Feed[tuple[Task, Candidate]], *, timed: bool = True
+    ) -> Iterator[tuple[int, Verdict]]:
+        """Verdicts as they are finished; of a feed, whose jobs are numbered as they come, until it has ended."""
+        if isinstance(jobs, Feed):
+            yield from in_batches(jobs, functools.partial(self.judge, timed=timed), _REQUESTS_AT_ONCE)
+            return
         read = functools.partial(_read, Verdict, "verdict")
         yield from self._ask("/v1/verdicts", [verdict_job(*job) for job in jobs], {"timed": timed}, read)
 
