@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 _WIDTH, _HEIGHT = 420, 230
 _LEFT, _RIGHT, _TOP, _BOTTOM = 44, 12, 22, 34
@@ -112,6 +113,107 @@ def interval_plot(before: tuple[float, Sequence[float] | None], after: tuple[flo
         parts.append(f'<line class="whisker {name}" x1="{x(ends[0]):.1f}" x2="{x(ends[1]):.1f}" y1="{y}" y2="{y}"/>')
         parts.append(f'<circle class="point {name}" cx="{x(value):.1f}" cy="{y}" r="4"/>')
     return f'<svg class="interval" viewBox="0 0 140 30" role="img" aria-label="intervals">{"".join(parts)}</svg>'
+
+
+@dataclass(frozen=True)
+class ParetoPoint:
+    """A run in the plane of two shares, 0 to 1, each with its 95 % interval if there is one."""
+
+    label: str
+    x: float
+    x_interval: Sequence[float] | None
+    y: float
+    y_interval: Sequence[float] | None
+    on_front: bool
+
+
+def pareto_plot(points: Sequence[ParetoPoint], x_label: str, y_label: str) -> str:
+    """Points with their intervals as crosses, names beside them, the front's points filled and joined. Axes in %."""
+    width, height, left, bottom = 460, 340, 52, 40
+    across = [100 * end for p in points for end in (p.x, *(p.x_interval or ()))]
+    up = [100 * end for p in points for end in (p.y, *(p.y_interval or ()))]
+    x_ticks, y_ticks = _ticks(min(across), max(across)), _ticks(min(up), max(up))
+    x = _scale(x_ticks[0] / 100, x_ticks[-1] / 100, left, width - 16)
+    y = _scale(y_ticks[0] / 100, y_ticks[-1] / 100, height - bottom, 14)
+    parts = [f'<line class="grid" x1="{left}" x2="{width - 16}" y1="{y(t / 100):.1f}" y2="{y(t / 100):.1f}"/>'
+             f'<text class="tick end" x="{left - 6}" y="{y(t / 100) + 4:.1f}">{_number(t)}</text>'
+             for t in y_ticks]  # fmt: skip
+    parts += [f'<line class="grid" x1="{x(t / 100):.1f}" x2="{x(t / 100):.1f}" y1="14" y2="{height - bottom}"/>'
+              f'<text class="tick middle" x="{x(t / 100):.1f}" y="{height - bottom + 16}">{_number(t)}</text>'
+              for t in x_ticks]  # fmt: skip
+    parts.append(f'<text class="tick middle" x="{(left + width) / 2}" y="{height - 4}">{html.escape(x_label)}</text>')
+    parts.append(f'<text class="tick middle" transform="translate(13,{(height - bottom) / 2}) rotate(-90)">'
+                 f"{html.escape(y_label)}</text>")  # fmt: skip
+    front = sorted((p.x, -p.y) for p in points if p.on_front)
+    if len(front) > 1:
+        line = " ".join(f"{x(a):.1f},{y(-b):.1f}" for a, b in front)
+        parts.append(f'<polyline class="front" points="{line}"/>')
+    placed = [(x(p.x), y(p.y)) for p in points]
+    parts += [_cross(p, x, y) for p in points]
+    parts += _labels([p.label for p in points], placed, width - 8)
+    return _svg(parts, f"{y_label} against {x_label}", width, height, "chart pareto")
+
+
+def _cross(point: ParetoPoint, x: Callable[[float], float], y: Callable[[float], float]) -> str:
+    side = "front" if point.on_front else "behind"
+    left, right = point.x_interval or (point.x, point.x)
+    low, high = point.y_interval or (point.y, point.y)
+    px, py = x(point.x), y(point.y)
+    lines = (
+        f'<line class="whisker {side}" x1="{x(left):.1f}" x2="{x(right):.1f}" y1="{py:.1f}" y2="{py:.1f}"/>'
+        f'<line class="whisker {side}" x1="{px:.1f}" x2="{px:.1f}" y1="{y(low):.1f}" y2="{y(high):.1f}"/>'
+    )
+    return (
+        f'{lines}<circle class="point {side}" cx="{px:.1f}" cy="{py:.1f}" r="5.5">'
+        f"<title>{html.escape(point.label)}: {100 * point.x:.1f} %, {100 * point.y:.1f} %</title></circle>"
+    )
+
+
+def _labels(labels: Sequence[str], at: Sequence[tuple[float, float]], right: float) -> list[str]:
+    """Each label at the first of eight places beside its point where it covers neither a point nor another label."""
+    taken = [(x - 6, y - 6, x + 6, y + 6) for x, y in at]
+    texts = []
+    for label, (x, y) in zip(labels, at, strict=True):
+        shown = label if len(label) <= 44 else label[:43] + "…"
+        wide = 6.6 * len(shown)
+        places = [(x + dx if dx > 0 else x + dx - wide, y + dy)
+                  for dy in (-9, 17, -24, 32) for dx in (9, -9)]  # fmt: skip
+        boxes = [(a, b - 11, a + wide, b + 3) for a, b in places]
+        inside = [box for box in boxes if box[0] >= 4 and box[2] <= right and box[1] >= 2]
+        free = [box for box in inside if not any(_overlap(box, other) for other in taken)]
+        box = next(iter(free or inside or boxes))
+        taken.append(box)
+        texts.append(f'<text class="who" x="{box[0]:.1f}" y="{box[3] - 3:.1f}">{html.escape(shown)}</text>')
+    return texts
+
+
+def _overlap(a: tuple[float, float, float, float], b: tuple[float, float, float, float]) -> bool:
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+
+
+def quartile_chart(rows: Sequence[tuple[str, float, float, float]], unit: str, mark: float) -> str:
+    """A bar from the first to the third quartile with the median across it, one a row; `mark` is a line."""
+    values = [v for _, *three in rows for v in three] + [mark]
+    ticks = _ticks(min(values), max(values))
+    x = _scale(0.5, len(rows) + 0.5, _LEFT, _WIDTH - _RIGHT)
+    y = _scale(ticks[0], ticks[-1], _HEIGHT - _BOTTOM, _TOP)
+    half = min(20.0, (_WIDTH - _LEFT - _RIGHT) / len(rows) * 0.32)
+    parts = [_y_axis(ticks, y, unit)]
+    parts.append(f'<line class="mark" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y(mark):.1f}" y2="{y(mark):.1f}"/>')
+    every = max(1, math.ceil(len(rows) / 12))
+    for i, (label, low, median, high) in enumerate(rows):
+        at = x(i + 1)
+        said = f"{html.escape(label)}: median {_number(median)}{unit}, quartiles {_number(low)} and {_number(high)}"
+        parts.append(f'<rect class="box" x="{at - half:.1f}" y="{y(high):.1f}" width="{2 * half:.1f}" '
+                     f'height="{max(1.0, y(low) - y(high)):.1f}" rx="2"><title>{said}</title></rect>')  # fmt: skip
+        parts.append(f'<line class="median" x1="{at - half:.1f}" x2="{at + half:.1f}" '
+                     f'y1="{y(median):.1f}" y2="{y(median):.1f}"/>')  # fmt: skip
+        if i % every == 0:
+            text = html.escape(label)
+            parts.append(f'<text class="tick middle" x="{at:.1f}" y="{_HEIGHT - 19}">{text}</text>')
+    middle = (_LEFT + _WIDTH - _RIGHT) / 2
+    parts.append(f'<text class="tick middle" x="{middle:.0f}" y="{_HEIGHT - 4}">round</text>')
+    return _svg(parts, "speedups by round")
 
 
 def _scale(a: float, b: float, start: float, end: float) -> Callable[[float], float]:

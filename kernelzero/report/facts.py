@@ -12,6 +12,8 @@ from typing import Any
 from kernelzero.metrics import MixedError, check_comparable, compare, failure_kind, summarise
 from kernelzero.records import Attempt
 from kernelzero.report.reading import BenchPass, Row, RunFolder, number
+from kernelzero.report.speeds import speed_facts
+from kernelzero.report.spent import time_facts
 
 NEAR_FRONTIER = 0.25
 """A solve rate within this distance of one half counts as near the frontier."""
@@ -29,6 +31,8 @@ def facts(run: RunFolder) -> dict[str, Any]:
         "proposals": proposal_facts(run),
         "attempts": attempt_facts(run),
         "seconds": seconds(run.steps),
+        "time": time_facts(run),
+        "speeds": speed_facts(run),
         "unreadable_lines": run.unreadable,
     }
     outcome, headline = headline_of(bench, len(rounds), steps)
@@ -41,7 +45,7 @@ def bench_facts(before: BenchPass, after: BenchPass) -> dict[str, Any]:
     An unfinished pass is not compared: its missing samples are still to come and would look like failures.
     """
     try:
-        sides = [_summary(one) for one in (before, after)]
+        sides = [pass_summary(one) for one in (before, after)]
         whole = [side for side in sides if side and not side["missing"]]
         changes = compare(*whole) if len(whole) == 2 else {}
     except (MixedError, ValueError) as error:
@@ -49,8 +53,12 @@ def bench_facts(before: BenchPass, after: BenchPass) -> dict[str, Any]:
     return {"before": sides[0], "after": sides[1], "changes": changes, "problem": _problem(sides)}
 
 
-def _summary(one: BenchPass) -> dict[str, Any] | None:
-    """The summary of a pass; rates of an unfinished one would count what is still to come as failures."""
+def pass_summary(one: BenchPass) -> dict[str, Any] | None:
+    """The summary of a pass, None where there is none.
+
+    Rates of an unfinished one would count what is still to come as failures. Raises MixedError, ValueError as
+    `summarise` does.
+    """
     if not one.n:
         return None
     summary = summarise(one.attempts, n=one.n, names=one.names)

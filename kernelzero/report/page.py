@@ -7,19 +7,19 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from kernelzero.report.charts import histogram, interval_plot, line_chart, stacked_bars
-from kernelzero.report.gallery import Exhibit, exhibits
-from kernelzero.report.graph import draw_graph
-from kernelzero.report.highlight import highlight
-from kernelzero.report.reading import Row, RunFolder, number
+from kernelzero.report.charts import histogram, interval_plot, stacked_bars
+from kernelzero.report.page_modules import evolution, gallery
+from kernelzero.report.page_time import step_time
+from kernelzero.report.page_tradeoff import tradeoff
+from kernelzero.report.page_training import curves, speeds
+from kernelzero.report.reading import RunFolder, number
 from kernelzero.report.style import STYLE
+from kernelzero.report.words import DASH, MINUS, TIMES, missing, times
 
 KINDS = (
     "correct", "incorrect", "compile_error", "runtime_error", "rejected", "timeout", "no_code", "truncated", "missing",
     "unsupported", "infra_error",
 )  # fmt: skip
-MINUS, TIMES, DASH = "\N{MINUS SIGN}", "\N{MULTIPLICATION SIGN}", "\N{EN DASH}"
-_MISSING = "This run folder has no {} yet."
 
 
 def page(run: RunFolder, facts: Mapping[str, Any]) -> str:
@@ -27,10 +27,14 @@ def page(run: RunFolder, facts: Mapping[str, Any]) -> str:
     sections = [
         _head(run, facts),
         _benchmark(facts["bench"]),
-        _curves(run, _basis(facts)),
+        curves(run, _basis(facts)),
+        speeds(facts["speeds"]),
+        step_time(facts["time"], facts["seconds"]),
+        tradeoff(facts.get("tradeoff")),
         _frontier(run, facts["proposals"]),
         _failures(facts),
-        _gallery(run, _basis(facts)),
+        evolution(run),
+        gallery(run, _basis(facts)),
         _about(run, facts),
     ]
     policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
@@ -84,7 +88,7 @@ def _benchmark(bench: Mapping[str, Any]) -> str:
     text = bench["problem"] or ""
     problem = f'<p class="note">{escape(text[:1].upper() + text[1:])}.</p>' if text else ""
     if not before and not after:
-        return title + (problem or f'<p class="note">{_MISSING.format("benchmark")}</p>')
+        return title + (problem or missing("benchmark"))
     some = after or before
     intro = (
         f"<p>{some['tasks']} tasks, {some['n']} samples each, one shot. Intervals are 95 %, "
@@ -203,7 +207,7 @@ def _task_table(bench: Mapping[str, Any]) -> str:
         found = [side.get(task_id) for side in sides]
         name = next(row["name"] for row in found if row)
         solved = "".join(f'<td class="n">{_solved(row)}</td>' for row in found)
-        best = "".join(f'<td class="n">{_times(row["best_speedup"] if row else None)}</td>' for row in found)
+        best = "".join(f'<td class="n">{times(row["best_speedup"] if row else None)}</td>' for row in found)
         rows.append(f"<tr><td>{escape(str(name))}</td>{solved}{best}</tr>")
     table = f'<div class="scroll"><table>{head}{"".join(rows)}</table></div>'
     return f"<details><summary>Every task</summary>{table}</details>"
@@ -213,55 +217,13 @@ def _solved(row: Mapping[str, Any] | None) -> str:
     return f"{row['correct']} of {row['n']}" if row else DASH
 
 
-def _times(value: float | None) -> str:
-    return DASH if value is None else f"{value:.2f}{TIMES}"
-
-
-# Curves
-
-
-_FRONTIER_NOTE = "1 at a solve rate of one half, 0 at none or all."
-_RATE_NOTE = "What the frozen Coder solves of the valid ones; the aim is ½."
-_ACCURACY_NOTE = "Share of samples that are correct; the modules change too."
-_SPEEDUP_NOTE = "Of the correct samples, against PyTorch eager."
-
-
-def _curves(run: RunFolder, basis: str) -> str:
-    title = "<h2>Training</h2>"
-    if not run.steps:
-        return title + f'<p class="note">{_MISSING.format("training steps")}</p>'
-    speedup = f"{basis} speedup".strip().capitalize()
-    specs: list[tuple[str, str, str, str, dict[str, Any]]] = [
-        ("Validity", "proposer", "validity", "Share of proposals that pass every gate.", {"low": 0, "high": 1}),
-        ("Frontier reward", "proposer", "frontier", _FRONTIER_NOTE, {"low": 0, "high": 1}),
-        ("Solve rate of proposals", "proposer", "solve_rate", _RATE_NOTE, {"low": 0, "high": 1, "mark": 0.5}),
-        ("Accuracy", "coder", "accuracy", _ACCURACY_NOTE, {"low": 0, "high": 1}),
-        (speedup, "coder", "speedup", _SPEEDUP_NOTE, {"low": 1, "high": 1, "mark": 1.0, "unit": TIMES}),
-        ("KL to the start model", "coder", "kl", "Of the Coder.", {"low": 0}),
-    ]
-    cards = "".join(_curve(run, *spec) for spec in specs)
-    legend = "<p>Dots are steps, the line is their moving mean, shaded bands are rounds.</p>"
-    return f'{title}{legend}<div class="grid2">{cards}</div>'
-
-
-def _curve(run: RunFolder, title: str, role: str, field: str, note: str, axis: dict[str, Any]) -> str:
-    rows: list[Row] = [row for row in run.steps if row.get("role") == role]
-    values = [number(row.get(field)) for row in rows]
-    if not any(v is not None for v in values):
-        body = f'<p class="note">No step of the {role.capitalize()} says it.</p>'
-    else:
-        rounds = [run.round_of(row) for row in rows]
-        body = line_chart(values, rounds, **{"unit": "", "role": role.capitalize(), **axis})
-    return f'<div class="card"><h3>{title}</h3><div class="note">{escape(note)}</div>{body}</div>'
-
-
 # Proposals
 
 
 def _frontier(run: RunFolder, proposals: Mapping[str, Any]) -> str:
     title = "<h2>Proposed modules around the frontier</h2>"
     if not proposals["proposed"]:
-        return title + f'<p class="note">{_MISSING.format("proposals")}</p>'
+        return title + missing("proposals")
     intro = (
         f"<p>{proposals['proposed']} proposals, {proposals['valid']} valid, {proposals['rated']} tried by the frozen "
         "Coder. The Proposer is paid for modules that are solved half of the time (dashed).</p>"
@@ -305,7 +267,7 @@ def _failures(facts: Mapping[str, Any]) -> str:
     rows += [(f"round {r['round']}", r["outcomes"]) for r in facts["attempts"]["per_round"]]
     rows = [(label, counts) for label, counts in rows if sum(counts.values())]
     if not rows:
-        return title + f'<p class="note">{_MISSING.format("attempts")}</p>'
+        return title + missing("attempts")
     used = [kind for kind in KINDS if any(kind in counts for _, counts in rows)]
     legend = "".join(f'<span><i class="key k-{kind}"></i>{kind.replace("_", " ")}</span>' for kind in used)
     return f'{title}<div class="card"><div class="legend">{legend}</div>{stacked_bars(rows, used)}</div>'
@@ -315,80 +277,20 @@ def _bench_outcomes(summary: Mapping[str, Any]) -> dict[str, int]:
     return {"correct": summary["correct"], **summary["failures"]}
 
 
-# Gallery
-
-
-def _gallery(run: RunFolder, basis: str) -> str:
-    title = "<h2>Gallery</h2>"
-    shown = exhibits(run)
-    if not shown:
-        return title + f'<p class="note">{_MISSING.format("rated modules to show")}</p>'
-    intro = (
-        f"<p>{len(shown)} of the proposed modules, near the frontier and unlike one another, each with the fastest "
-        "correct kernel that the Coder wrote for it.</p>"
-    )
-    return title + intro + "".join(_card(exhibit, basis) for exhibit in shown)
-
-
-def _card(exhibit: Exhibit, basis: str) -> str:
-    chips = "".join(f'<span class="chip">{escape(api)}</span>' for api in exhibit.task.apis)
-    where = f"round {exhibit.round}, " if exhibit.round is not None else ""
-    graph = draw_graph(exhibit.graph) if exhibit.graph else '<p class="note">Its graph cannot be read.</p>'
-    module = f"<h3>Module</h3><pre>{highlight(exhibit.task.source.strip())}</pre>"
-    return (
-        f'<div class="card exhibit"><div class="chips">{chips}</div>'
-        f'<div class="note">{where}solved {100 * exhibit.solve_rate:.0f} % of the time</div>'
-        f'<div class="parts"><div>{graph}</div><div>{module}</div>'
-        f"<div>{_kernel(exhibit, basis)}</div></div></div>"
-    )
-
-
-def _kernel(exhibit: Exhibit, basis: str) -> str:
-    if exhibit.best is None or exhibit.best.candidate is None:
-        tried = f"in {exhibit.tried} attempts" if exhibit.tried else "(no attempts are recorded)"
-        return f'<h3>Kernel</h3><p class="note">None was correct {tried}.</p>'
-    timing = exhibit.best.verdict.timing
-    speed = f", {timing.basis.value} {timing.speedup:.2f}{TIMES} against {escape(timing.baseline)}" if timing else ""
-    backend = exhibit.best.candidate.backend.value.capitalize().replace("Cuda", "CUDA")
-    return f"<h3>{backend} kernel{speed}</h3><pre>{highlight(exhibit.best.candidate.source.strip())}</pre>"
-
-
 # About
 
 
 def _about(run: RunFolder, facts: Mapping[str, Any]) -> str:
-    parts = ["<h2>About this run</h2>", _time_table(facts["seconds"])]
+    parts = ["<h2>About this run</h2>"]
     if facts["unreadable_lines"]:
         parts.append(f'<p class="note">{facts["unreadable_lines"]} lines of the run folder could not be read.</p>')
     if run.config:
         text = escape(json.dumps(run.config, indent=2, ensure_ascii=False))
         parts.append(f"<details><summary>Resolved configuration</summary><pre>{text}</pre></details>")
     else:
-        parts.append(f'<p class="note">{_MISSING.format("config.json")}</p>')
+        parts.append(missing("config.json"))
     parts.append(
         "<footer>Everything here is rebuilt from the run folder alone; the same numbers are in summary.json. Intervals "
         "cover the choice of tasks and samples, not another training run with another seed.</footer>"
     )
     return "".join(parts)
-
-
-def _time_table(seconds: Mapping[str, Mapping[str, float]]) -> str:
-    if not seconds:
-        return ""
-    activities = list(dict.fromkeys(activity for spent in seconds.values() for activity in spent))
-    head = "".join(f'<th class="n">{escape(activity)}</th>' for activity in activities)
-    rows = "".join(
-        f"<tr><td>{escape(role.capitalize())}</td>"
-        + "".join(f'<td class="n">{_duration(spent.get(activity))}</td>' for activity in activities)
-        + f'<td class="n">{_duration(sum(spent.values()))}</td></tr>'
-        for role, spent in seconds.items()
-    )
-    table = f'<table><tr><th></th>{head}<th class="n">all</th></tr>{rows}</table>'
-    return f'<h3>Where the time went</h3><div class="scroll">{table}</div>'
-
-
-def _duration(seconds: float | None) -> str:
-    if seconds is None:
-        return DASH
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest:02d} s" if minutes else f"{seconds:.1f} s"

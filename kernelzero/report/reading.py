@@ -25,6 +25,8 @@ class BenchPass:
     n: int
     """Samples asked of each task; 0 where there is no such pass."""
     sampling: dict[str, Any] | None = None
+    spent: Row | None = None
+    """What the run says of the pass: `seconds` it took and `gpus` it held."""
 
 
 @dataclass(frozen=True)
@@ -151,4 +153,5 @@ def _bench_pass(folder: Path, label: str, lost: list[int]) -> BenchPass:
         per_task[task_id] = per_task.get(task_id, 0) + 1
     n = max([int(settings.get("n") or 0), *per_task.values()])
     known = tuple(a for a in last.values() if a.task_id in names)
-    return BenchPass(known, names, n if known else 0, settings.get("sampling"))
+    spent = _json_object(folder.parent / f"benchmark-{label}.json", lost)
+    return BenchPass(known, names, n if known else 0, settings.get("sampling"), spent)

@@ -65,6 +65,18 @@ svg.interval{width:140px}
 .k-runtime_error{background:var(--k3)}.k-rejected{background:var(--k4)}.k-timeout{background:var(--k5)}
 .k-no_code{background:var(--k6)}.k-truncated,.k-missing{background:var(--k7)}
 .k-unsupported,.k-infra_error{background:var(--k8)}.k-plain{background:var(--proposer)}
+.t-generate{background:var(--k4)}.t-judge{background:var(--k1)}.t-train{background:var(--k0)}.t-other{background:var(--k7)}
+.barcount.wider{flex-basis:6em}.barline.thin{margin:-4px 0 0}.busytrack{flex:1;height:4px}
+.busy{display:block;height:4px;border-radius:2px;background:var(--k1)}
+.under{margin:0 0 16px calc(8em + 10px)}.under .legend{margin:4px 0}.under .note{margin:2px 0}
+.whisker.front{stroke:var(--accent)}.whisker.behind{stroke:var(--before)}svg.pareto .whisker{stroke-width:1.6}
+.point.front{fill:var(--accent)}.point.behind{fill:var(--card);stroke:var(--before);stroke-width:2}
+polyline.front{fill:none;stroke:var(--accent);stroke-width:1.4;stroke-dasharray:5 4}
+.who{font-size:12px}
+.box{fill:var(--coder);fill-opacity:.35}.median{stroke:var(--coder);stroke-width:2.6}
+.beside{display:grid;grid-template-columns:minmax(0,1fr) minmax(0,1.35fr);gap:16px;margin-top:12px}
+.stages{display:flex;gap:18px;overflow-x:auto;align-items:flex-start}.stage{flex:1 0 170px;min-width:0;max-width:320px}
+code{font:.92em ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace}
 pre{background:var(--code);border:1px solid var(--line);border-radius:8px;padding:12px;margin:6px 0 0;overflow:auto;
 max-height:340px;font:12.5px/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace;tab-size:4}
 .kw{color:var(--kw)}.str{color:var(--str)}.num{color:var(--num)}.com{color:var(--com);font-style:italic}
@@ -79,9 +91,9 @@ max-height:340px;font:12.5px/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,"Dej
 .node.input,.node.output{fill:var(--band);stroke:var(--soft)}.node.parameter{stroke:var(--soft);stroke-dasharray:3 3}
 details{margin:14px 0}summary{cursor:pointer;color:var(--accent)}
 footer{margin-top:48px;color:var(--soft);font-size:.85rem;border-top:1px solid var(--line);padding-top:12px}
-@media(max-width:860px){.exhibit .parts{grid-template-columns:minmax(0,1fr)}}
+@media(max-width:860px){.exhibit .parts,.beside{grid-template-columns:minmax(0,1fr)}}
 @media(max-width:620px){main{padding:18px 14px 40px}.headline{font-size:1.22rem}.wide{display:none!important}
-th,td{padding-right:9px}table{font-size:.88rem}.barlabel{flex-basis:6.9em}.barcount{flex-basis:2.6em}
+th,td{padding-right:9px}table{font-size:.88rem}.barlabel{flex-basis:6.9em}.barcount{flex-basis:2.6em}.under{margin-left:0}
 .metrics tr{display:grid;grid-template-columns:1fr 1fr;border-bottom:1px solid var(--line);padding:8px 0}
 .metrics tr:first-child{display:none}.metrics td{border:0;padding:2px 0}.metrics td.n{text-align:left}
 .metrics td:first-child,.metrics td:last-child{grid-column:1/-1}
