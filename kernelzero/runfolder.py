@@ -26,6 +26,8 @@ from kernelzero.records import Role
 
 Row = dict[str, Any]
 COMPLETE = "complete"
+GIVEN_POOL = "given-pool.jsonl"
+"""A copy of the file that `curriculum.pool` names, in a run that came from another machine."""
 FILES = ("proposals.jsonl", "attempts.jsonl", "pool.jsonl", "steps.jsonl")
 
 

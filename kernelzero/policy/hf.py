@@ -188,6 +188,8 @@ def _check_folder(source: str) -> None:
         if source.startswith(("/", ".", "~")) or source.count("/") > 1 or source.endswith("/") or not source:
             raise UsageError(f"no such model folder: {source}")
         return
+    if (folder / "adapter_config.json").is_file():  # transformers loads its base model, and then the adapter
+        return
     if not (folder / "config.json").is_file():
         raise UsageError(f"model folder {source} has no config.json")
     if not any((folder / name).is_file() for name in _TOKENIZERS):
