@@ -239,9 +239,13 @@ def coevolve(
     from kernelzero.coevolve import coevolve as run
     from kernelzero.config import load_config
     from kernelzero.live import Live
+    from kernelzero.training.processes import is_main
 
     settings = load_config(config)
     quiet_libraries()
+    if not is_main():  # one of several training processes; the main one shows what goes on
+        run(settings)
+        return
     with Live(settings) as live:
         folder = run(settings, on_event=live.on_event)
     if report:
@@ -249,15 +253,58 @@ def coevolve(
 
 
 @app.command()
-def report(run: Annotated[Path, typer.Argument(help="Run folder.")]) -> None:
+def export(
+    source: Annotated[Path, typer.Argument(help="Run folder, checkpoint, or output of coldstart train.")],
+    out: Annotated[Path, typer.Option(help="Folder for the model; empty or not there yet.")],
+    role: Annotated[Role, typer.Option(help="Whose model.")] = Role.CODER,
+    adapter: Annotated[bool, typer.Option(help="The adapter alone, not merged into its base.")] = False,
+) -> None:
+    """Write a model as a plain Hugging Face folder for transformers, vLLM and `kernelzero bench`."""
+    from kernelzero.export import export_model
+
+    quiet_libraries()
+    say(f"model: {export_model(source, role, out, merge=not adapter)}")
+
+
+@app.command()
+def pack(
+    run: Annotated[Path, typer.Argument(help="Run folder in which nobody is at work.")],
+    out: Annotated[Path, typer.Argument(help="Name of the pack, or a folder for it.")],
+    limit: Annotated[float, typer.Option(help="Most megabytes.", min=0.001)] = 64,
+    part: Annotated[float | None, typer.Option(help="Megabytes of one part.", min=0.001)] = None,
+) -> None:
+    """Pack what a run needs to go on elsewhere."""
+    from kernelzero.pack import pack as pack_run
+
+    for path in pack_run(run, out, limit_mb=limit, part_mb=part):
+        print(path)
+
+
+@app.command()
+def unpack(
+    parts: Annotated[list[Path], typer.Argument(help="What pack wrote, all parts of it.")],
+    run: Annotated[Path, typer.Argument(help="Run folder; empty or not there yet.")],
+) -> None:
+    """Unpack a run; `kernelzero coevolve` with its configuration goes on with it."""
+    from kernelzero.pack import unpack as unpack_run
+
+    quiet_libraries()
+    say(f"run: {unpack_run(parts, run)}")
+
+
+@app.command()
+def report(
+    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    others: Annotated[list[Path] | None, typer.Option("--with", help="Another run to draw beside it.")] = None,
+) -> None:
     """Write summary.json and report.html from a run folder."""
-    _report(run)
+    _report(run, others)
 
 
-def _report(folder: Path) -> None:
+def _report(folder: Path, others: list[Path] | None = None) -> None:
     from kernelzero.report import build_report
 
-    page = build_report(folder)
+    page = build_report(folder, others or ())
     say(f"report: {page}")
 
 

@@ -89,6 +89,8 @@ class CurriculumConfig(_Section):
     """Size of the pool of API sets."""
     apis: Literal["all", "composer"] = "all"
     """"composer": only what the rule-based composer, and so the nano Proposer, knows."""
+    diversity: float = Field(default=0.0, ge=0, le=1)
+    """What a proposal pays if all others of its step have its skeleton (`credit.repetition_penalties`); ours."""
     pool: str = ""
     """A JSONL file of modules made beforehand, with solve rates; empty: the Proposer's own."""
 

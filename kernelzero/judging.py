@@ -16,8 +16,15 @@ from typing import Any
 
 from kernelzero.answers import AnswerJudge, Keck, OnVerdict
 from kernelzero.config import Config
-from kernelzero.credit import correctness_aware_rewards, frontier_reward, group_advantages
+from kernelzero.credit import (
+    correctness_aware_rewards,
+    frontier_reward,
+    group_advantages,
+    penalised,
+    repetition_penalties,
+)
 from kernelzero.curriculum import pool_row, solve_rate
+from kernelzero.diversity import skeleton, watch
 from kernelzero.policy.base import Sampler, Style
 from kernelzero.records import (
     ApiSet,
@@ -106,7 +113,9 @@ def judge_proposals(
     for attempt in attempts:
         outcomes[attempt.task_id].append(attempt.verdict.correct)
     of_each = [outcomes.get(p.task.id, []) if p.task else [] for p in proposals]
-    rewards = [frontier_reward(known, p.report.valid) for p, known in zip(proposals, of_each, strict=True)]
+    frontier = [frontier_reward(known, p.report.valid) for p, known in zip(proposals, of_each, strict=True)]
+    skeletons = [skeleton(p.task.source) if p.task and p.report.valid else None for p in proposals]
+    rewards = penalised(frontier, repetition_penalties(skeletons, config.curriculum.diversity))
     rows = {
         "proposals.jsonl": [
             {**p.to_json(), "task_id": p.task.id if p.task else None, "solve_rate": solve_rate(known), "reward": reward}
@@ -121,9 +130,10 @@ def judge_proposals(
     known = [p.report.valid for p in proposals if p.report.valid is not None]
     metrics = {
         "validity": _mean(known),
-        "frontier": _mean(rewards),
+        "frontier": _mean(frontier),
         "solve_rate": solve_rate(a.verdict.correct for a in attempts),
         **_group_metrics(rewards, [s.id for s in api_sets]),
+        **watch([p.task.source for p in proposals if p.task], api_sets),
         "judge_busy_s": round(busy_s, 3),
     }
     return Judged(rewards, rows, metrics)

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -240,3 +244,122 @@ def replace(**changes):
 def force(trainer, completion_ids):
     """Make generation give these tokens."""
     trainer._generate_single_turn = lambda *a, **k: ([list(ids) for ids in completion_ids], None)
+
+
+def one_end_model(tmp_path):
+    return str(make_tiny_model(tmp_path / "tiny", second_eos="<|im_end|>"))
+
+
+def test_completions_are_told_of_while_others_are_drawn(tmp_path):
+    told, final = {}, []
+
+    def reward(rollouts, step):
+        final.append((step, list(rollouts)))
+        return [float(i % 2) for i in range(len(rollouts))]
+
+    trainer = build_trainer(
+        Role.CODER,
+        one_end_model(tmp_path),
+        prompts(4),
+        reward,
+        replace(max_tokens=200),
+        tmp_path,
+        on_drawn=lambda place, rollout, step: told.setdefault((step, place), (len(final), rollout)),
+    )
+    run_trainer(trainer, None)
+    assert {(step, i): rollout for step, rollouts in final for i, rollout in enumerate(rollouts)} == {
+        key: rollout for key, (_, rollout) in told.items()
+    }
+    assert all(before == step - 1 for (step, _), (before, _) in told.items()), "told before the reward is asked for"
+
+
+def test_the_sampler_holds_the_trainer_s_weights_and_a_stale_one_is_seen(tmp_path):
+    model = one_end_model(tmp_path)
+
+    def gaps(disturb, training=SETTINGS.training):
+        settings = replace(total_steps=3, max_tokens=40, temperature=0.8, training=training)
+        trainer = build_trainer(
+            Role.CODER, model, prompts(6), lambda r, _: [1.0, 0.0] * 4, settings, tmp_path / "run", on_drawn=None
+        )
+        original = trainer._generate_single_turn
+
+        def drawn(*args, **kwargs):
+            rows, logps = original(*args, **kwargs)
+            return rows, [[value + disturb for value in row] for row in logps]
+
+        trainer._generate_single_turn = drawn
+        run_trainer(trainer, None)
+        return [row["rollout_gap"] for row in trainer.state.log_history if "rollout_gap" in row]
+
+    honest = gaps(0.0)
+    assert len(honest) == 3
+    assert max(honest) < 1e-6
+    assert max(gaps(0.0, SETTINGS.training.model_copy(update={"lora": LoraConfig(rank=2, alpha=4)}))) < 1e-6
+    assert min(gaps(0.3)) > 0.03
+
+
+def test_the_gap_is_the_kl_between_two_distributions():
+    from kernelzero.training.rollout_gap import rollout_gap
+
+    torch.manual_seed(0)
+    drawing, training = torch.log_softmax(torch.randn(2, 5), -1)
+    tokens = torch.multinomial(drawing.exp(), 200_000, replacement=True)
+    gap = rollout_gap(drawing[tokens][None], training[tokens][None], torch.ones(1, len(tokens)))
+    assert float(gap) == pytest.approx(float((drawing.exp() * (drawing - training)).sum()), rel=0.05)
+    unknown = torch.tensor([[float("nan"), -1.0]])
+    assert float(rollout_gap(unknown, torch.tensor([[-3.0, -1.0]]), torch.ones(1, 2))) == 0.0
+    assert rollout_gap(unknown, unknown, torch.zeros(1, 2)).isnan()
+
+
+TWO_PROCESSES = """
+import json, os, sys
+from kernelzero.config import TrainingConfig
+from kernelzero.records import Prompt, Role
+from kernelzero.training.grpo import GrpoSettings, PromptRow, build_trainer, run_trainer
+from kernelzero.training.processes import is_main, on_main
+model, out = sys.argv[1:]
+prompts = [PromptRow(Prompt(({"role": "user", "content": f"task {i}"},)), f"t{i}", f"p{i}") for i in range(8)]
+settings = GrpoSettings(4, 2, 2, 1e-3, 0.1, 1.0, 30, 0, TrainingConfig(device="cpu", rows_per_device=2,
+                        mask_truncated=False))
+calls, told = [], []
+def reward(rollouts, step):
+    assert is_main()
+    calls.append([step, [r.group_id for r in rollouts], [r.completion.text for r in rollouts]])
+    return [float(len(r.completion.text) % 3) for r in rollouts]
+def broken(rollouts, step):
+    raise RuntimeError("the judge is broken")
+trainer = build_trainer(Role.CODER, model, prompts, reward, settings, out + "/run",
+                        on_drawn=lambda place, rollout, step: told.append([step, place, rollout.completion.text]))
+run_trainer(trainer, None)
+weights = sum(float(p.detach().double().sum()) for p in trainer.model.parameters())
+seen = {"calls": calls, "told": told, "weights": weights, "from main": on_main(lambda: os.environ["RANK"])}
+try:
+    run_trainer(build_trainer(Role.CODER, model, prompts, broken, settings, out + "/broken"), None)
+except RuntimeError as error:
+    seen["error"] = str(error)
+with open(f"{out}/{os.environ['RANK']}.json", "w") as file:
+    json.dump(seen, file)
+"""
+
+
+def test_two_processes_share_the_rollouts_and_the_main_one_alone_rewards(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(TWO_PROCESSES)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent.parent)}
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", str(script)]
+    done = subprocess.run(
+        [*command, one_end_model(tmp_path), str(tmp_path)], env=environment, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    main, other = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
+    assert other["calls"] == other["told"] == []
+    assert [call[1] for call in main["calls"]] == [
+        ["t0", "t0", "t1", "t1", "t2", "t2", "t3", "t3"],
+        ["t4", "t4", "t5", "t5", "t6", "t6", "t7", "t7"],
+    ]
+    texts = {call[0]: call[2] for call in main["calls"]}
+    assert {(step, place) for step, place, _ in main["told"]} == {(s, p) for s in (1, 2) for p in range(4)}
+    assert all(texts[step][place] == text for step, place, text in main["told"])
+    assert main["weights"] == other["weights"], "both processes hold the same weights after the steps"
+    assert main["from main"] == other["from main"] == "0"
+    assert main["error"] == other["error"] == "the judge is broken"

@@ -1,8 +1,9 @@
 """GRPO for either role: one builder on TRL's `GRPOTrainer`.
 
 What it adds to TRL: advantages from `kernelzero.credit` (groups by id, exact zeros), samples without a reward left
-out of the loss altogether, the reason why each completion ended, whole groups in every process, and the seconds
-that each part of a step took. What it sets explicitly, because TRL's default is another: KL weight, a constant
+out of the loss altogether, the reason why each completion ended, completions told of as soon as they are drawn, whole
+groups in every process while the main one alone rewards, how far the sampler is from the trainer, and the seconds that
+each part of a step took. What it sets explicitly, because TRL's default is another: KL weight, a constant
 learning rate, no bias correction of the KL term, no shuffling, float32 weights, no tracker.
 
 Not covered: saving rows (coevolve), and evaluation during training.
@@ -20,8 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import PartialState
-from accelerate.utils import gather_object
+from accelerate.utils import DistributedType, gather_object
 from datasets import Dataset
 from transformers import PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
@@ -29,9 +29,11 @@ from trl import GRPOConfig, GRPOTrainer
 from kernelzero.config import Config, TrainingConfig
 from kernelzero.credit import group_advantages
 from kernelzero.errors import UsageError
-from kernelzero.policy.decode import Draw, decode
+from kernelzero.policy.decode import Draw, Row, decode
 from kernelzero.records import Completion, Finish, Prompt, Role
 from kernelzero.training.models import adapter, check_model, load_tokenizer, weights_dtype
+from kernelzero.training.processes import PATIENCE, on_main, state
+from kernelzero.training.rollout_gap import rollout_gap
 
 CLIP_EPSILON = 0.2
 MAX_GRAD_NORM = 1.0
@@ -58,7 +60,12 @@ class Rollout:
 
 
 Reward = Callable[[Sequence[Rollout], int], Sequence[float | None]]
-"""Rollouts of one step and the step's number (from 1) to one reward each; None is left out of the loss."""
+"""Rollouts of one step, of all processes, and the step's number (from 1) to one reward each; None is left out of the
+loss. Called in the main process only."""
+
+OnDrawn = Callable[[int, Rollout, int], None]
+"""Called with a rollout's place among those of its step, the rollout, and the step's number, while others are still
+drawn; in the main process, of its own rollouts, and where the sampler tells of them."""
 
 
 @dataclass(frozen=True)
@@ -94,11 +101,20 @@ class GrpoSettings:
         )
 
 
+_WHOLE_WEIGHTS = (DistributedType.NO, DistributedType.MULTI_GPU, DistributedType.MULTI_CPU)
+"""Where each process holds all weights."""
+
+
 class GroupTrainer(GRPOTrainer):
     """TRL's trainer with the credit of `kernelzero.credit`."""
 
+    on_drawn: OnDrawn | None = None
+    _drawn_from: list[dict[str, Any]]
+    _last_logps: torch.Tensor | None = None
+
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         started = time.perf_counter()
+        self._drawn_from = inputs
         output = super()._generate_and_score_completions(inputs)
         rewards, advantages = self._credit(inputs)
         device = output["completion_mask"].device
@@ -127,13 +143,39 @@ class GroupTrainer(GRPOTrainer):
             end_ids=self.eos_token_ids,
             pad_id=self._tokenizer.pad_token_id,
             draw=Draw(self.temperature, self.top_p, generator),
+            on_row=self._tell,
         )
-        return [[*ids, *(self.eos_token_ids[:1] if ended else [])] for ids, ended in rows], None
+        return [self._with_end(row) for row in rows], [row.logps for row in rows]
 
     def _can_decode(self) -> bool:
         # The decoder does not say which of several end tokens it drew, and sharded weights have to be gathered.
-        several = len(set(self.eos_token_ids)) > 1 or self.accelerator.num_processes > 1
+        several = len(set(self.eos_token_ids)) > 1 or self.accelerator.distributed_type not in _WHOLE_WEIGHTS
         return not (several or self.use_vllm or self.generation_config.cache_implementation)
+
+    def _with_end(self, row: Row) -> list[int]:
+        return [*row.ids, *(self.eos_token_ids[:1] if row.ended else [])]
+
+    def _tell(self, number: int, row: Row) -> None:
+        """Hand on one completion; its place is its number, because the main process's rows come first."""
+        if self.on_drawn is None or not self.accelerator.is_main_process:
+            return
+        given = self._drawn_from[number]
+        rollout = Rollout(given["group_id"], given["payload"], read_completion(self, self._with_end(row)))
+        self.on_drawn(number, rollout, self.state.global_step + 1)
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
+        found = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        self._last_logps = found[0].detach()
+        return found
+
+    def _compute_loss(self, model: Any, inputs: Any) -> torch.Tensor:
+        loss = super()._compute_loss(model, inputs)
+        drawn_with = inputs.get("sampling_per_token_logps")
+        if drawn_with is not None and self._last_logps is not None:
+            # Weights move only after the last pass of a step, so these are still the weights that drew.
+            gap = rollout_gap(drawn_with, self._last_logps, inputs["completion_mask"])
+            self._metrics["train"]["rollout_gap"].append(self.accelerator.gather(gap).nanmean().item())
+        return loss
 
     def _credit(self, inputs: list[dict[str, Any]]) -> tuple[list[float | None], list[float | None]]:
         """Rewards and advantages of this process's rows; groups are formed over all processes."""
@@ -156,6 +198,7 @@ def build_trainer(
     settings: GrpoSettings,
     output_dir: str | Path,
     callbacks: Sequence[Any] = (),
+    on_drawn: OnDrawn | None = None,
 ) -> GroupTrainer:
     """A trainer for one role that ends after `settings.total_steps` steps, the steps of earlier rounds included.
 
@@ -168,6 +211,7 @@ def build_trainer(
         settings: The numbers.
         output_dir: Where `checkpoint-N` folders go.
         callbacks: transformers callbacks.
+        on_drawn: Hears of completions before all are drawn.
 
     Raises:
         UsageError: The model cannot be read, or the batch sizes do not fit.
@@ -189,7 +233,7 @@ def build_trainer(
         callbacks=list(callbacks),
     )
     trainer.remove_callback(PrinterCallback)
-    adapted.trainer = trainer
+    adapted.trainer, trainer.on_drawn = trainer, on_drawn
     return trainer
 
 
@@ -236,7 +280,7 @@ def rows_per_pass(settings: GrpoSettings, processes: int) -> tuple[int, int]:
 
 def _arguments(settings: GrpoSettings, output_dir: str | Path) -> GRPOConfig:
     training = settings.training
-    per_pass, passes = rows_per_pass(settings, PartialState(cpu=training.device == "cpu").num_processes)
+    per_pass, passes = rows_per_pass(settings, state(training.device == "cpu").num_processes)
     return GRPOConfig(
         output_dir=str(output_dir),
         # what is trained on: every prompt once, in the order given
@@ -274,6 +318,7 @@ def _arguments(settings: GrpoSettings, output_dir: str | Path) -> GRPOConfig:
         bf16=training.precision == "mixed",
         gradient_checkpointing=training.gradient_checkpointing,
         use_cpu=training.device == "cpu",
+        ddp_timeout=int(PATIENCE.total_seconds()),
         dataloader_pin_memory=False,
         seed=settings.seed,
         # files and logs
@@ -294,7 +339,7 @@ def _dataset(prompts: Sequence[PromptRow]) -> Dataset:
 
 
 class _RewardAdapter:
-    """TRL's signature on the outside, rollouts on the inside."""
+    """TRL's signature on the outside, rollouts on the inside; the main process rewards those of all."""
 
     def __init__(self, role: Role, reward: Reward) -> None:
         self.__name__ = f"{role.value}_reward"
@@ -305,14 +350,18 @@ class _RewardAdapter:
         self, *, completion_ids: list[list[int]], group_id: list[str], payload: list[str], **_: Any
     ) -> list[float | None]:
         started = time.perf_counter()
-        completions = [self._completion(ids) for ids in completion_ids]
+        completions = [read_completion(self.trainer, ids) for ids in completion_ids]
         rollouts = [Rollout(*row) for row in zip(group_id, payload, completions, strict=True)]
-        rewards = list(self.reward(rollouts, self.trainer.state.global_step + 1))
+        everybodys = gather_object(rollouts)
+        rewards = on_main(lambda: list(self.reward(everybodys, self.trainer.state.global_step + 1)))
         self.trainer._metrics["train"]["seconds/judge"].append(time.perf_counter() - started)
-        return rewards
+        first = self.trainer.accelerator.process_index * len(rollouts)
+        return rewards[first : first + len(rollouts)]
 
-    def _completion(self, ids: list[int]) -> Completion:
-        # A chat model has several ids that end a turn; each is an end, none is a truncation.
-        ended = bool(ids) and ids[-1] in self.trainer.eos_token_ids
-        text = self.trainer.processing_class.decode(ids, skip_special_tokens=True)
-        return Completion(text, len(ids) - ended, Finish.STOP if ended else Finish.LENGTH)
+
+def read_completion(trainer: Any, ids: list[int]) -> Completion:
+    """What a trainer's model wrote, from its token ids."""
+    # A chat model has several ids that end a turn; each is an end, none is a truncation.
+    ended = bool(ids) and ids[-1] in trainer.eos_token_ids
+    text = trainer.processing_class.decode(ids, skip_special_tokens=True)
+    return Completion(text, len(ids) - ended, Finish.STOP if ended else Finish.LENGTH)
