@@ -95,6 +95,17 @@ class CurriculumConfig(_Section):
     """A JSONL file of modules made beforehand, with solve rates; empty: the Proposer's own."""
 
 
+class SamplingConfig(_Section):
+    """What draws rollouts and the frozen Coder's samples; all ours."""
+
+    engine: Literal["transformers", "static", "vllm"] = "transformers"
+    """"static": transformers with a static cache, which it compiles on a GPU; "vllm": needs the extra."""
+    server: str = Field(default="", pattern=r"^(https?://.+)?$")
+    """A `vllm serve` on other GPUs draws the rollouts (docs/cluster.md); the frozen Coder stays here."""
+    gpu_memory: float = Field(default=0.3, gt=0, lt=1)
+    """Share of the card that each vLLM here may take."""
+
+
 class KeckConfig(_Section):
     """How kernels are judged; all ours."""
 
@@ -138,10 +149,6 @@ class TrainingConfig(_Section):
     gradient_checkpointing: bool = False
     mask_truncated: bool = True
     """Leave the tokens of truncated completions out of the loss; their rewards still count in the group's mean."""
-    generation_cache: Literal["dynamic", "static"] = "dynamic"
-    """"static" compiles the decoder on a GPU."""
-    vllm: bool = False
-    """Draw rollouts with vLLM in the trainer's process."""
     save_every: int = Field(default=1, ge=1)
     """Steps between checkpoints, which is what a crash can lose."""
     report_to: tuple[str, ...] = ()
@@ -158,6 +165,7 @@ class Config(_Section):
     coder: CoderConfig = CoderConfig()
     rounds: RoundsConfig = RoundsConfig()
     curriculum: CurriculumConfig = CurriculumConfig()
+    sampling: SamplingConfig = SamplingConfig()
     keck: KeckConfig = KeckConfig()
     bench: BenchConfig = BenchConfig()
     training: TrainingConfig = TrainingConfig()
@@ -245,5 +253,7 @@ def _check_together(config: Config, source: str) -> None:
             raise UsageError(f"{source}: {role.value}.model is missing")
     if not config.coder.model:
         raise UsageError(f"{source}: coder.model is missing; the Proposer's reward needs a Coder too")
+    if config.sampling.server and config.sampling.engine != "vllm":
+        raise UsageError(f'{source}: sampling.server is a vLLM, so sampling.engine has to be "vllm"')
     if config.proposer.steps == 0 and config.coder.steps and not config.curriculum.pool:
         raise UsageError(f"{source}: proposer.steps is 0, so curriculum.pool has to name a file of modules")

@@ -32,7 +32,13 @@ def real_services(config: Config) -> Services:
     services = Services(
         keck=keck,
         gate=lambda jobs: check(keck, jobs),
-        open_sampler=lambda model: open_sampler(model, device=device),
+        open_sampler=lambda model: open_sampler(
+            model,
+            device=device,
+            engine="vllm" if config.sampling.engine == "vllm" else "transformers",
+            static_cache=config.sampling.engine == "static",
+            gpu_memory_utilization=config.sampling.gpu_memory,
+        ),
         resolve_model=resolve_model,
         style_of=prompt_style,
         proposer_prompt=proposer_prompt,

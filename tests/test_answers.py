@@ -95,8 +95,7 @@ def test_giving_up_stops_the_one_who_answers():
 
     def ask(feed):
         try:
-            for number, job in enumerate(feed):
-                yield number, job
+            yield from enumerate(feed)
         finally:
             closed.set()
 

@@ -277,9 +277,9 @@ def test_the_sampler_holds_the_trainer_s_weights_and_a_stale_one_is_seen(tmp_pat
     model = one_end_model(tmp_path)
 
     def gaps(disturb, training=SETTINGS.training):
-        settings = replace(total_steps=3, max_tokens=40, temperature=0.8, training=training)
+        settings = replace(total_steps=2, max_tokens=40, temperature=0.8, training=training)
         trainer = build_trainer(
-            Role.CODER, model, prompts(6), lambda r, _: [1.0, 0.0] * 4, settings, tmp_path / "run", on_drawn=None
+            Role.CODER, model, prompts(4), lambda r, _: [1.0, 0.0] * 4, settings, tmp_path / "run", on_drawn=None
         )
         original = trainer._generate_single_turn
 
@@ -292,7 +292,7 @@ def test_the_sampler_holds_the_trainer_s_weights_and_a_stale_one_is_seen(tmp_pat
         return [row["rollout_gap"] for row in trainer.state.log_history if "rollout_gap" in row]
 
     honest = gaps(0.0)
-    assert len(honest) == 3
+    assert len(honest) == 2
     assert max(honest) < 1e-6
     assert max(gaps(0.0, SETTINGS.training.model_copy(update={"lora": LoraConfig(rank=2, alpha=4)}))) < 1e-6
     assert min(gaps(0.3)) > 0.03

@@ -16,7 +16,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from datasets import Dataset
 from transformers import PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from kernelzero.config import Config, TrainingConfig
+from kernelzero.config import Config, SamplingConfig, TrainingConfig
 from kernelzero.credit import group_advantages
 from kernelzero.errors import UsageError
 from kernelzero.policy.decode import Draw, Row, decode
@@ -82,6 +82,7 @@ class GrpoSettings:
     max_tokens: int
     seed: int
     training: TrainingConfig
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
 
     @classmethod
     def of(cls, config: Config, role: Role, total_steps: int) -> GrpoSettings:
@@ -98,6 +99,7 @@ class GrpoSettings:
             max_tokens=section.max_tokens,
             seed=config.run.seed,
             training=config.training,
+            sampling=config.sampling,
         )
 
 
@@ -279,7 +281,7 @@ def rows_per_pass(settings: GrpoSettings, processes: int) -> tuple[int, int]:
 
 
 def _arguments(settings: GrpoSettings, output_dir: str | Path) -> GRPOConfig:
-    training = settings.training
+    training, sampling = settings.training, settings.sampling
     per_pass, passes = rows_per_pass(settings, state(training.device == "cpu").num_processes)
     return GRPOConfig(
         output_dir=str(output_dir),
@@ -296,9 +298,12 @@ def _arguments(settings: GrpoSettings, output_dir: str | Path) -> GRPOConfig:
         top_p=1.0,
         top_k=0,
         max_completion_length=settings.max_tokens,
-        cache_implementation=None if training.generation_cache == "dynamic" else training.generation_cache,
-        use_vllm=training.vllm,
-        vllm_mode="colocate",
+        cache_implementation="static" if sampling.engine == "static" else None,
+        use_vllm=sampling.engine == "vllm",
+        vllm_mode="server" if sampling.server else "colocate",
+        vllm_server_base_url=sampling.server or None,
+        vllm_gpu_memory_utilization=sampling.gpu_memory,
+        vllm_enable_sleep_mode=not sampling.server,
         # loss: "dapo" divides by the number of tokens that count in the whole batch
         loss_type="dapo",
         epsilon=CLIP_EPSILON,
