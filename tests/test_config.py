@@ -29,6 +29,22 @@ def test_every_shipped_configuration_is_read(path):
     assert load_config(path).run.name == path.stem
 
 
+def test_the_paper_s_preset_has_the_paper_s_numbers():
+    config = load_config(CONFIGS / "paper-7b.toml")
+    assert config.rounds.count == 4
+    assert (config.proposer.steps, config.coder.steps) == (20, 20)
+    assert (config.proposer.api_sets_per_step, config.proposer.group, config.proposer.coder_samples) == (20, 4, 5)
+    assert (config.coder.modules_per_step, config.coder.group) == (60, 5)
+    assert (config.coder.alpha, config.coder.beta) == (0.5, 0.1)
+
+
+def test_a_server_for_rollouts_is_a_vllm():
+    models = {"proposer": {"model": "a"}, "coder": {"model": "b"}}
+    with pytest.raises(UsageError, match=r"sampling\.engine"):
+        parse_config({**models, "sampling": {"server": "http://gpu:8000"}})
+    parse_config({**models, "sampling": {"server": "http://gpu:8000", "engine": "vllm"}})
+
+
 def test_the_resolved_copy_reads_back_the_same():
     config = parse_config({**MODELS, "training": {"lora": {"rank": 8}}})
     assert parse_config(json.loads(json.dumps(config.to_json()))) == config

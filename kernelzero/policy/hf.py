@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kernelzero.policy.decode import OnRow, Row
 
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin")
-_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 _ROWS_ON_CPU, _ROWS_ON_GPU = 64, 256
 
 
@@ -159,7 +159,7 @@ class TransformersSampler:
 
 def load(source: str, device: str | None = None, dtype: str | None = None) -> tuple[Any, Any]:
     """Model and tokenizer of a folder or hub id, float32 on a CPU, bfloat16 on a GPU unless said otherwise."""
-    _check_folder(source)
+    check_folder(source)
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     import torch
     from safetensors import SafetensorError
@@ -175,11 +175,11 @@ def load(source: str, device: str | None = None, dtype: str | None = None) -> tu
         model: Any = AutoModelForCausalLM.from_pretrained(place, dtype=kind)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         # What transformers raises for an unknown id, a broken file and an architecture it does not know.
-        raise UsageError(f"cannot load model {source}: {_first_line(error)}") from error
+        raise UsageError(f"cannot load model {source}: {first_line(error)}") from error
     return model.to(device).eval(), tokenizer
 
 
-def _check_folder(source: str) -> None:
+def check_folder(source: str) -> None:
     """Say what is missing from a folder before transformers does in ten lines."""
     folder = Path(source).expanduser()
     if not folder.is_dir():
@@ -192,7 +192,7 @@ def _check_folder(source: str) -> None:
         return
     if not (folder / "config.json").is_file():
         raise UsageError(f"model folder {source} has no config.json")
-    if not any((folder / name).is_file() for name in _TOKENIZERS):
+    if not any((folder / name).is_file() for name in TOKENIZER_FILES):
         raise UsageError(f"model folder {source} has no tokenizer")
     if not any(next(folder.glob(pattern), None) for pattern in _WEIGHTS):
         raise UsageError(f"model folder {source} has no weights")
@@ -226,5 +226,6 @@ class _Counter:
             self._progress(self._done, self._total)
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """The first line of an error that says anything."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:300]

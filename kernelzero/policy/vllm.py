@@ -18,7 +18,7 @@ from typing import Any
 
 from kernelzero.errors import InfrastructureError, UsageError
 from kernelzero.policy.base import Drawn, Progress, Style
-from kernelzero.policy.hf import _TOKENIZERS, _check_folder, _first_line, render
+from kernelzero.policy.hf import TOKENIZER_FILES, check_folder, first_line, render
 from kernelzero.policy.profile import prompt_style
 from kernelzero.records import Completion, Finish, Prompt, Sampling
 
@@ -229,13 +229,13 @@ def _find(source: str) -> _Source:
     """The parts of a model folder, a hub id, or an adapter's folder."""
     folder = Path(source).expanduser()
     if not (folder / "adapter_config.json").is_file() or (folder / "config.json").is_file():
-        _check_folder(source)
+        check_folder(source)
         place = str(folder) if folder.is_dir() else source
         return _Source(place, place)
     base, rank = _read_adapter(folder)
-    _check_folder(base)
+    check_folder(base)
     base = str(Path(base).expanduser()) if Path(base).expanduser().is_dir() else base
-    own_tokenizer = any((folder / name).is_file() for name in _TOKENIZERS)
+    own_tokenizer = any((folder / name).is_file() for name in TOKENIZER_FILES)
     return _Source(base, str(folder) if own_tokenizer else base, str(folder.resolve()), rank)
 
 
@@ -263,7 +263,7 @@ def _read(parts: _Source, name: str) -> tuple[Any, list[int], int]:
         tokenizer = AutoTokenizer.from_pretrained(parts.tokenizer)
         config = AutoConfig.from_pretrained(parts.model)
     except (OSError, ValueError, KeyError) as error:
-        raise UsageError(f"cannot load model {name}: {_first_line(error)}") from error
+        raise UsageError(f"cannot load model {name}: {first_line(error)}") from error
     try:
         generation = GenerationConfig.from_pretrained(parts.model)
     except OSError:
@@ -301,7 +301,7 @@ def _start(parts: _Source, name: str, dtype: str, batch_size: int | None, share:
             EngineArgs(**options), usage_context=UsageContext.LLM_CLASS, enable_multiprocessing=True
         )
     except (OSError, ValueError) as error:
-        raise UsageError(f"vLLM cannot load model {name}: {_first_line(error)}") from error
+        raise UsageError(f"vLLM cannot load model {name}: {first_line(error)}") from error
     except RuntimeError as error:
         raise UsageError(_why_not_started(name, share)) from error
 
@@ -332,7 +332,7 @@ def _load_adapter(engine: Any, parts: _Source) -> Any:
         engine.add_lora(request)
     except Exception as error:
         # What vLLM raises for every failure in its own process.
-        raise UsageError(f"vLLM cannot apply adapter {parts.adapter}: {_first_line(error)}") from error
+        raise UsageError(f"vLLM cannot apply adapter {parts.adapter}: {first_line(error)}") from error
     return request
 
 
