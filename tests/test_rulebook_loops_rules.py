@@ -131,6 +131,7 @@ def _whole(high: int, shape: str, low: int = 0) -> str:
 _CUBE = "torch.randn(5, 7, 6)"
 GATHERS = (
     ("F.embedding(y, x).relu()", "torch.randn(20, 6)", _whole(20, "(3, 4)")),
+    ("F.unfold(F.embedding(y, x).unsqueeze(0), 2, padding=1)", "torch.randn(20, 6)", _whole(20, "(3, 4)")),
     ("torch.embedding(x, y) + 1", "torch.randn(20, 6)", _whole(20, "(3, 4)")),
     ("torch.softmax(F.embedding(y, x), -1)", "torch.randn(20, 40)", _whole(20, "(3, 4)")),
     ("F.embedding(y, x) @ z", "torch.randn(20, 24)", _whole(20, "(3, 4)"), "torch.randn(24, 10)"),

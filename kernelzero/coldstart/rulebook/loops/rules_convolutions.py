@@ -84,9 +84,13 @@ def read_where(x: Value, place: Index, valid: Expr, other: float = 0.0) -> Expr:
 
 
 def _is_plain(x: Value) -> bool:
-    """Whether an index reaches memory by sums alone, which may be negative where nothing is read."""
+    """Whether an index reaches memory by sums alone, which may be negative where nothing is read.
+
+    Not where it goes through another tensor, as an embedding's does: that one would be read at the wrong place.
+    """
     marks = tuple(Expr("var", (f"?{d}",), INT) for d in range(len(x.shape)))
-    return all(n.op in ("load", "var", "const", "sum") for n in walk(x.at(marks)))
+    nodes = list(walk(x.at(marks)))
+    return all(n.op in ("load", "var", "const", "sum") for n in nodes) and sum(n.op == "load" for n in nodes) == 1
 
 
 # --- convolutions ----------------------------------------------------------------------------------------------------
